@@ -14,8 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.graph.rules import SWAP_DTYPES
-from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
+from planner.graph.rules import SWAP_DTYPES, TO_HOST
+from planner.plan.problem import (
+    NO_PAGING,
+    OpIndex,
+    Paging,
+    PlanOp,
+    PlanTensor,
+    Problem,
+    TensorIndex,
+)
 
 NO_LIMIT = 1 << 62
 """Bytes that no model takes."""
@@ -71,14 +79,13 @@ class Formulation:
     """A problem and the way back: `ops[i]` and `tensors[t]` name the graph's ids.
 
     Attributes:
-        loads: operations, by their place in the problem, that copy in what lives on the host, beside the
-            others (`with_loads`).
+        paging: operations that copy what lives on the host, beside the others (`with_paging`).
     """
 
     problem: Problem
     ops: tuple[OpId, ...]
     tensors: tuple[TensorId, ...]
-    loads: frozenset[int] = frozenset()
+    paging: Paging = NO_PAGING
 
 
 def formulate(
@@ -149,9 +156,7 @@ def formulate(
                 # ONNX Runtime frees a buffer after its last reader; with no reader, never
                 to_end=buffer in to_end or tensor.on_host or not readers,
                 swappable=tensor.why_stay is None and (not allowed.overlap or has_slot(tensor)),
-                host_copy=any(
-                    graph.operations[c].op_type == "MemcpyToHost" for c in tensor.consumers
-                ),
+                host_copy=any(graph.operations[c].op_type == TO_HOST for c in tensor.consumers),
             )
         )
     persistent = sum(
@@ -172,29 +177,38 @@ def formulate(
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
 
 
-def with_loads(form: Formulation, graph: TrainingGraph) -> Formulation:
-    """The formulation with its loads named: page-ins that the library's LoadIn can make.
+def with_paging(form: Formulation, graph: TrainingGraph) -> Formulation:
+    """The formulation with its loads and stores named: page-ins that the library's LoadIn can make, and
+    page-outs that its StoreOut can.
 
-    A solver has them between the operations; `planner.simulate.loads` then moves them ahead.
+    A solver has them between the operations; `planner.simulate.loads` then moves loads ahead.
     """
-    loads = frozenset(
-        i
-        for i, op in enumerate(form.ops)
-        if graph.operations[op].role is Role.PAGE_IN
-        and all(
-            has_slot(graph.tensors[t]) and graph.tensors[t].consumers
-            for t in graph.operations[op].outputs
-        )
-    )
-    return replace(form, loads=loads)
+    loads, stores = set[int](), set[int]()
+    for i, op_id in enumerate(form.ops):
+        op = graph.operations[op_id]
+        made = [graph.tensors[t] for t in op.outputs]
+        if not all(has_slot(tensor) for tensor in made):
+            continue
+        if op.role is Role.PAGE_IN and all(tensor.consumers for tensor in made):
+            loads.add(i)
+        elif op.role is Role.PAGE_OUT and _is_copied_once(graph, op.inputs[0]):
+            stores.add(i)
+    return replace(form, paging=Paging(loads=frozenset(loads), stores=frozenset(stores)))
 
 
-def with_free_loads(form: Formulation, problem: Problem) -> Problem:
-    """A problem of the formulation's operations whose loads take no time: what is proved of it holds
-    where they hide."""
-    ops = enumerate(problem.ops)
-    free = (replace(op, duration_us=0.0) if i in form.loads else op for i, op in ops)
+def with_free_paging(form: Formulation, problem: Problem) -> Problem:
+    """A problem of the formulation's operations whose loads and stores take no time: what is proved of it
+    holds where they hide."""
+    beside, ops = form.paging.loads | form.paging.stores, enumerate(problem.ops)
+    free = (replace(op, duration_us=0.0) if i in beside else op for i, op in ops)
     return replace(problem, ops=tuple(free))
+
+
+def _is_copied_once(graph: TrainingGraph, tensor: TensorId) -> bool:
+    """Whether it has a buffer of its own, and one reader that copies it to the host."""
+    found = graph.tensors[tensor]
+    copies = [c for c in found.consumers if graph.operations[c].op_type == TO_HOST]
+    return found.buffer == tensor and len(copies) == 1
 
 
 def has_slot(tensor: Tensor) -> bool:

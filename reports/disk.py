@@ -100,7 +100,8 @@ def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:
     with prepared_for(model, plan, profile=profile) as prepared:
         built = rebuild(prepared, plan)
     rates = {"swap_out_bytes_per_s": 1e6 * MBPS, "swap_in_bytes_per_s": 1e6 * MBPS}
-    return simulate(replace(built.formulation.problem, **rates), built.actions).time_us
+    form = built.formulation
+    return simulate(replace(form.problem, **rates), built.actions, form.paging).time_us
 
 
 def _steps(model: Path, output: Path, disk: Path) -> Row:

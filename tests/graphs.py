@@ -240,11 +240,18 @@ def check_runs_as_planned(
 def run_on_ort(
     model: bytes | str, feeds: dict[str, np.ndarray], folder: Path, level: str = "ORT_ENABLE_ALL"
 ) -> tuple[list[str], dict[str, np.ndarray]]:
-    """(names of the nodes in executed order, outputs by name), under default options otherwise."""
+    """(names of the nodes in executed order, outputs by name), under default options otherwise; copies
+    beside the operations under watch."""
     import onnxruntime as ort
+
+    from planner.runtime.swapping import CHECK_SWAPS, LINK_JITTER_US, register_for
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.add_session_config_entry(CHECK_SWAPS, "1")
+    options.add_session_config_entry(LINK_JITTER_US, "300")
+    if isinstance(model, str):
+        register_for(options, Path(model))
     options.intra_op_num_threads = 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     options.enable_profiling = True

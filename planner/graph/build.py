@@ -186,7 +186,7 @@ class _Builder:
         host: set[str] = set()
         for node in self.nodes:
             names = [str(v.name) for v in node.outputs if v.name]
-            if node.op_type == "MemcpyToHost" or node.name in self.on_cpu:
+            if node.op_type in rules.LEFT_ON_HOST or node.name in self.on_cpu:
                 host.update(names)
             elif node.op_type != "MemcpyFromHost":
                 # a kernel of the device that leaves its result on the host, as Shape does

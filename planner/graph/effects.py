@@ -160,7 +160,7 @@ _TABLE: Mapping[Effect, Mapping[str, str]] = {
         "com.microsoft": "BeamSearch GreedySearch Sampling WhisperBeamSearch",
     },
     Effect.OUTSIDE: {
-        "planner.swap": "LoadIn SwapBegin SwapIn SwapInDone SwapOut SwapOutDone",
+        "planner.swap": "LoadIn StoreOut StoreTo SwapBegin SwapIn SwapInDone SwapOut SwapOutDone",
         "com.microsoft": "NcclAllReduce PythonOp RecordEvent WaitEvent YieldOp",
     },
     Effect.CONTAINER: {

@@ -19,7 +19,7 @@ from itertools import accumulate
 import numpy as np
 
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
-from planner.graph.rules import SWAP_DOMAIN, SWAP_OUT
+from planner.graph.rules import SWAP_DOMAIN, SWAP_OUT, SWAP_TOKENS
 
 SLOT_PAGE_BYTES = 4096
 """Slots are of whole pages (planner/native/slots.h, `kSlotPageBytes`)."""
@@ -28,7 +28,7 @@ GRANULARITY_BYTES = 256
 """ONNX Runtime's arenas round every buffer up to this, those of pinned memory too (bfc_arena.h,
 `kMinAllocationSize`)."""
 
-_MADE = (Role.SWAP_OUT, Role.PAGE_OUT)
+_MADE = (Role.SWAP_OUT, Role.PAGE_OUT, Role.STORE_TO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ def host_memory(
             elif tensor.on_host and paged:
                 resident += size
         elif (maker := graph.operations[tensor.producer]).role in _MADE:
-            if maker.op_type == SWAP_OUT:
-                continue  # a token
+            if maker.op_type in SWAP_TOKENS:
+                continue
             reads = [step_of[op] + 1 for op in tensor.consumers]
             stays = tensor.is_output or not reads
             change[step_of[tensor.producer]] += size

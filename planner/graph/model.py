@@ -55,6 +55,7 @@ class Role(enum.StrEnum):
     ANCHOR = "anchor"
     PAGE_IN = "page-in"
     PAGE_OUT = "page-out"
+    STORE_TO = "store-to"
     CHUNK = "chunk"
     HALF = "half"
     WHOLE = "whole"
@@ -83,7 +84,7 @@ class Tensor:
         buffer: id of the tensor whose storage this one uses (its own id unless it is a view).
         producer: the operation that writes it; None for graph inputs and initializers.
         consumers: operations that read it, ascending, without repeats.
-        on_host: lives in host memory (made by a MemcpyToHost or by a node on the CPU, or an input
+        on_host: lives in host memory (made by MemcpyToHost, StoreTo or a node on the CPU, or an input
             that the device never reads) and costs no device bytes.
         unsized: symbolic, with a dim that ONNX Runtime learns only as it runs. It then neither
             writes the tensor in place nor reuses its buffer, whatever its size turns out to be.

@@ -26,19 +26,26 @@ COPIES = frozenset({TO_HOST, FROM_HOST})
 SWAP_DOMAIN = "planner.swap"
 SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE = "SwapBegin", "SwapOut", "SwapOutDone"
 SWAP_IN, SWAP_IN_DONE, LOAD_IN = "SwapIn", "SwapInDone", "LoadIn"
+STORE_TO, STORE_OUT = "StoreTo", "StoreOut"
 """Copies beside the operations: operators of `planner.native`. What SwapInDone makes is what it reads."""
 
-SWAP_OPERATORS = frozenset({SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE, SWAP_IN, SWAP_IN_DONE, LOAD_IN})
+SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, STORE_OUT, SWAP_OUT_DONE})
+"""Of these the output is one byte that nobody reads: its address names a run or a swap."""
 
 FUSED_DOMAIN, POINTWISE = "planner.fused", "Pointwise"
 """A program over elements: the operator of `planner.native` that `planner.fuse` writes."""
+
+LEFT_ON_HOST = frozenset({TO_HOST, STORE_TO})
+"""What these make is in the host's memory."""
+
+IN_CPU_MEMORY = COPIES | LEFT_ON_HOST
+"""Where the device is the CPU, what these copy lies twice in the memory that ONNX Runtime allocates."""
 
 COMING_IN = frozenset({SWAP_IN, LOAD_IN})
 """What these make is not there before SwapInDone. Its dims are told nowhere: its buffer must be no other
 tensor's (planner/native/swaps.h, `Hold`)."""
 
-SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE})
-"""Of these the output is one byte that nobody reads: its address names a run or a swap."""
+SWAP_OPERATORS = SWAP_TOKENS | COMING_IN | {SWAP_IN_DONE, STORE_TO}
 
 SWAP_DTYPES = frozenset(
     {"bool", "double", "float", "float16", "bfloat16"}

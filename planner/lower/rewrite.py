@@ -32,7 +32,7 @@ from planner.targets import CPU, NEEDS_KEY, NEEDS_SWAPS, Target
 
 METADATA_PREFIX = "pkg.planner."
 
-_NO_BYTES = frozenset({Role.BARRIER, Role.SWAP_OUT_DONE, Role.SWAP_IN_DONE})
+_NO_BYTES = frozenset({Role.BARRIER, Role.SWAP_OUT_DONE, Role.SWAP_IN_DONE, Role.STORE_TO})
 """Roles of nodes that have a tensor and move none of its bytes."""
 
 
@@ -340,6 +340,9 @@ class _Writer:
             if own[0] != tensor.dtype:
                 kind = ir.TensorType(ir.DataType[own[0].upper()])
         value = ir.Value(name=step.writes[""], shape=shape, type=kind)
+        for place, output in enumerate(self.model.graph.outputs):
+            if output.name == value.name:
+                self.model.graph.outputs[place] = value
         is_swap = step.op_type in SWAP_OPERATORS
         if is_swap:
             self.model.opset_imports[SWAP_DOMAIN] = 1

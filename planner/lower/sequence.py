@@ -13,7 +13,7 @@ from dataclasses import replace
 from planner.formulate import Formulation
 from planner.graph.marks import PLANNER_ATTRIBUTE, mark_of
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.graph.rules import COPIES, PER_READER, TO_HOST
+from planner.graph.rules import COPIES, LEFT_ON_HOST, PER_READER
 from planner.lower import steps
 from planner.lower.anchors import anchor_operator, own_type
 from planner.lower.steps import Step
@@ -63,7 +63,10 @@ class Sequencer:
         self.swap_ins: dict[TensorId, int] = {}
         self.beside: set[TensorId] = set()  # copied beside the operations
         self.swap_run = ""  # names the run for copies out
-        self.leaving: dict[TensorId, tuple[str, str]] = {}  # what SwapOut made, and read
+        self.stores: dict[TensorId, OpId] = {}  # page-outs beside the operations, by what they read
+        self.leaving: dict[
+            TensorId, tuple[str, str]
+        ] = {}  # what SwapOut or StoreOut made, and read
         self.coming: dict[TensorId, tuple[str, str]] = {}  # what SwapIn made; the name wanted of it
         self.barriers: dict[tuple[str, int], str] = {}
         self.action_nodes: list[str] = []
@@ -77,15 +80,19 @@ class Sequencer:
             AssertionError: a copy beside the operations is not brought back, or not waited for.
         """
         seen: set[int] = set()
-        waits = [a.target for a in actions if a.kind is ActionKind.SWAP_OUT_DONE]
-        self.beside = {self.form.tensors[target] for target in waits}
-        loaded = [self.graph.operations[self.form.ops[i]].outputs[0] for i in self.form.loads]
-        if self.beside or loaded:
-            self._swap_begin(min((*self.beside, *loaded)))
+        done = (a.target for a in actions if a.kind is ActionKind.SWAP_OUT_DONE)
+        waits = {self.form.tensors[target] for target in done}
+        paging, operations = self.form.paging, self.graph.operations
+        stores = {operations[self.form.ops[i]].inputs[0]: self.form.ops[i] for i in paging.stores}
+        self.stores = {tensor: op for tensor, op in stores.items() if tensor in waits}
+        self.beside = waits - self.stores.keys()
+        loaded = {operations[self.form.ops[i]].outputs[0] for i in paging.loads}
+        if waits or loaded:
+            self._swap_begin(min(waits | loaded))
         for action in actions:
             if action.kind is ActionKind.RUN:
                 op = self.form.ops[action.target]
-                if action.target in self.form.loads:
+                if action.target in paging.loads:
                     self.stage += action.target not in seen
                     seen.add(action.target)
                     self._load(op)
@@ -155,6 +162,9 @@ class Sequencer:
     # -- actions -----------------------------------------------------------------------------
 
     def _run(self, op_id: OpId) -> None:
+        if op_id in self.stores.values():
+            self._store(op_id)
+            return
         op = self.graph.operations[op_id]
         reads = {self.graph.tensors[t].name: self._read(t) for t in op.inputs}
         writes = {self.graph.tensors[t].name: self.graph.tensors[t].name for t in op.outputs}
@@ -164,6 +174,20 @@ class Sequencer:
             Step(role=Role.ORIGINAL, name=op.name, op=op_id, reads=reads, writes=writes)
         )
         self.made.update(op.outputs)
+
+    def _store(self, op_id: OpId) -> None:
+        """A page-out beside the operations, in place of its node."""
+        op = self.graph.operations[op_id]
+        (tensor,), (host,) = op.inputs, op.outputs
+        name, source = self.graph.tensors[host].name, self._read(tensor)
+        to = steps.store_to(name, host)
+        to.name, to.number = self.names.fresh(to.name), self._next()
+        to.on_cpu = self.target.own_memory
+        self.steps.append(to)
+        token = self._added(steps.store(name, tensor, source, self.swap_run), f"{name}__storing")
+        self.leaving[tensor] = (token, source)
+        self.nodes[op_id] = self.steps[-1].name
+        self.made.add(host)
 
     def _recompute(self, op_id: OpId) -> None:
         op = self.graph.operations[op_id]
@@ -249,7 +273,7 @@ class Sequencer:
                 self._run(border)
             op = self.graph.operations[border]
             self.host[tensor] = self.graph.tensors[op.outputs[0]].name
-            return op.name
+            return self.nodes[border]
         name = self.graph.tensors[tensor].name
         source = self._read(tensor)
         if tensor in self.beside:
@@ -267,21 +291,31 @@ class Sequencer:
     def _swap_out_done(self, tensor: TensorId) -> None:
         token, source = self.leaving.pop(tensor)
         name = self.graph.tensors[tensor].name
-        step = steps.out_done(name, tensor, token, source)
-        self.host[tensor] = self._added(step, f"{name}__host")
+        ended = self._added(steps.out_done(name, tensor, token, source), f"{name}__host")
+        if tensor in self.beside:
+            self.host[tensor] = ended
 
     def _swap_in(self, tensor: TensorId) -> None:
         count = self.swap_ins.get(tensor, 0) + 1
         self.swap_ins[tensor] = count
         output = f"{self.graph.tensors[tensor].name}__swap_in_{count}"
         if tensor in self.beside:
-            step = steps.back(output, tensor, self.host.pop(tensor), count)
-            made = self._added(step, f"{output}__coming")
-            self.coming[tensor] = (made, output)
+            self._comes(steps.back(output, tensor, self.host.pop(tensor), count), output)
+        elif tensor in self.stores:
+            assert tensor not in self.leaving, "what is stored comes back before that is done"
+            self._comes(
+                steps.load(Role.SWAP_IN, output, tensor, self.host[tensor], self.swap_run), output
+            )
         else:
             step = steps.from_host(output, tensor, self.host[tensor], count)
-            made = self._added(step, output)
-        self._renew(tensor, made)
+            self._renew(tensor, self._added(step, output))
+
+    def _comes(self, step: Step, output: str) -> None:
+        """A copy in begins; SwapInDone will make `output` of it."""
+        assert step.tensor is not None
+        made = self._added(step, f"{output}__coming")
+        self.coming[step.tensor] = (made, output)
+        self._renew(step.tensor, made)
 
     def _load(self, op_id: OpId) -> None:
         """A page-in beside the operations, in place of its node."""
@@ -290,10 +324,8 @@ class Sequencer:
         count = self.swap_ins.get(tensor, 0) + 1
         self.swap_ins[tensor] = count
         output = f"{self.graph.tensors[tensor].name}__loaded_{count}"
-        step = steps.load(output, tensor, self._read(op.inputs[0]), self.swap_run)
-        made = self._added(step, f"{output}__coming")
-        self.coming[tensor] = (made, output)
-        self._renew(tensor, made)
+        host = self._read(op.inputs[0])
+        self._comes(steps.load(Role.PAGE_IN, output, tensor, host, self.swap_run), output)
 
     def _swap_in_done(self, tensor: TensorId) -> None:
         value, output = self.coming.pop(tensor)
@@ -378,7 +410,7 @@ class Sequencer:
             own = own_type(step.op_type, tensor)
             if own is not None:
                 tensor = replace(tensor, dtype=own[0], shape=own[1])
-            return tensor, step.op_type == TO_HOST
+            return tensor, step.op_type in LEFT_ON_HOST
         name = next(name for name, written in step.writes.items() if written == value)
         tensor = self.graph.tensors[self.ids[name]]
         return tensor, tensor.on_host

@@ -9,6 +9,8 @@ A copy out that the schedule waits for runs beside the operations, and so does w
     SwapIn(u) -> y             at its place: y is there, and its bytes are under way
     LoadIn(h, r) -> y          the same, of what lives on the host
     SwapInDone(y) -> z         right before the first reader: z is y, complete
+    StoreTo() -> h             an output of the graph on the host, with nothing in it yet
+    StoreOut(x, r, h) -> t     as SwapOut, to h; SwapOutDone follows
 
 The others are one node each way, on the stream of the operations.
 """
@@ -23,6 +25,8 @@ from planner.graph.model import OpId, Role, Tensor, TensorId
 from planner.graph.rules import (
     FROM_HOST,
     LOAD_IN,
+    STORE_OUT,
+    STORE_TO,
     SWAP_BEGIN,
     SWAP_IN,
     SWAP_IN_DONE,
@@ -102,10 +106,23 @@ def back(output: str, tensor: TensorId, token: str, count: int) -> Step:
     return step
 
 
-def load(output: str, tensor: TensorId, host: str, run: str) -> Step:
+def load(role: Role, output: str, tensor: TensorId, host: str, run: str) -> Step:
     """A copy in of what lives on the host begins, which will be `output`."""
     reads = {"": host, "run": run}
-    return _copy(Role.PAGE_IN, LOAD_IN, f"{output}__node", tensor, reads)
+    return _copy(role, LOAD_IN, f"{output}__node", tensor, reads)
+
+
+def store_to(name: str, tensor: TensorId) -> Step:
+    """An output of that name, which will live on the host."""
+    step = _copy(Role.STORE_TO, STORE_TO, f"{name}__store_to", tensor, {})
+    step.writes = {"": name}
+    return step
+
+
+def store(name: str, tensor: TensorId, source: str, run: str) -> Step:
+    """A copy out to the output of that name begins."""
+    reads = {"": source, "run": run, "to": name}
+    return _copy(Role.PAGE_OUT, STORE_OUT, f"{name}__store", tensor, reads)
 
 
 def back_done(output: str, tensor: TensorId, coming: str) -> Step:
@@ -118,8 +135,8 @@ def _copy(role: Role, op_type: str, name: str, tensor: TensorId, reads: dict[str
 
 
 def swap_attributes(op_type: str, tensor: Tensor) -> list[ir.Attr]:
-    """What SwapIn and SwapInDone make."""
-    if op_type not in (SWAP_IN, SWAP_IN_DONE):
+    """What SwapIn, SwapInDone and StoreTo make."""
+    if op_type not in (SWAP_IN, SWAP_IN_DONE, STORE_TO):
         return []
     dtype = ir.AttrInt64("dtype", int(ir.DataType[tensor.dtype.upper()]))
-    return [*([dtype] if op_type == SWAP_IN else []), ir.AttrInt64s("shape", tensor.shape)]
+    return [*([dtype] if op_type != SWAP_IN_DONE else []), ir.AttrInt64s("shape", tensor.shape)]

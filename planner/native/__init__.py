@@ -47,7 +47,8 @@ class Counts:
     """What the swaps of this process did, in all its sessions.
 
     Attributes:
-        swaps_out: copies out that began; swaps_in: copies in that ended, those of LoadIn too.
+        swaps_out: copies out that began, those of StoreOut too; swaps_in: copies in that ended, those of
+            LoadIn too.
         live_slots: slots that hold a swap now; slots: all that exist; slot_bytes: host memory of these.
         file_bytes: of the files that slots lie in; staging_bytes: memory by way of which tensors go there
             that do not lie in a pool.
@@ -80,12 +81,15 @@ def counts() -> Counts:
     return Counts(**dict(zip(names, values, strict=True)))
 
 
-def drain() -> int:
+def drain(*, here: bool = False) -> int:
     """End the swaps that a failed run left, so that the next run is not refused; how many there were.
 
     No run may be under way: its swaps would end too, and it would fail.
+
+    Args:
+        here: those of runs on this thread alone; others may then be under way.
     """
-    return library().planner_native_drain()
+    return library().planner_native_drain(here)
 
 
 def page_locked(size_bytes: int) -> memoryview | None:
@@ -191,6 +195,7 @@ def library() -> ctypes.CDLL:
         ) from None
     native.planner_native_counts.argtypes = [ctypes.POINTER(ctypes.c_int64), ctypes.c_int64]
     native.planner_native_counts.restype = ctypes.c_int64
+    native.planner_native_drain.argtypes = [ctypes.c_int64]
     native.planner_native_drain.restype = ctypes.c_int64
     native.planner_native_page_locked.argtypes = [ctypes.c_int64]
     native.planner_native_page_locked.restype = ctypes.c_void_p

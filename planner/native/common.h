@@ -27,7 +27,7 @@ inline void must(bool holds, const std::string& otherwise) {
 
 // Counts of the whole process; planner_native_counts() gives them in this order.
 struct Counts {
-  std::atomic<int64_t> swaps_out{0};   // copies out begun
+  std::atomic<int64_t> swaps_out{0};   // copies out begun, stores among them
   std::atomic<int64_t> swaps_in{0};    // copies in ended, loads among them
   std::atomic<int64_t> live_slots{0};  // slots that hold a swap now
   std::atomic<int64_t> slots{0};       // slots that exist

@@ -103,11 +103,17 @@ class Cpu : public Backend {
   void close(Slot& slot) override { store_->close(slot); }
 
   void begin_out(void*, Slot& slot, const void* x) override {
-    if (slot.settings->check) slot.sum = checksum(x, slot.bytes);
+    if (slot.settings->check) {
+      slot.sum = checksum(x, slot.bytes);
+      if (slot.lent) std::memset(slot.lent, kCanary, slot.bytes);
+    }
     begin(slot, slot.out_done);
     out_worker().post([this, &slot, x, pages = slot.has_pages] {
       end(slot, slot.out_done, [&](size_t at, size_t bytes) {
-        store_->write(slot, at, static_cast<const char*>(x) + at, bytes, pages);
+        auto from = static_cast<const char*>(x) + at;
+        if (!slot.lent) return store_->write(slot, at, from, bytes, pages);
+        void* to = place(slot, slot.lent, at, bytes);
+        std::memcpy(to, from, bytes);
       });
     });
   }
@@ -117,10 +123,10 @@ class Cpu : public Backend {
     if (!slot.settings->check) return;
     check(checksum(x, slot.bytes) == slot.sum,
           "a tensor was written to before its copy out was done");
-    std::vector<char> kept(slot.bytes);
-    for (size_t at = 0; at < slot.bytes; at += store_->piece_bytes())
+    std::vector<char> kept(slot.lent ? 0 : slot.bytes);
+    for (size_t at = 0; at < kept.size(); at += store_->piece_bytes())
       store_->read(slot, at, kept.data() + at, piece(slot, at), false);
-    check(checksum(kept.data(), slot.bytes) == slot.sum,
+    check(checksum(slot.lent ? slot.lent : kept.data(), slot.bytes) == slot.sum,
           "a slot does not hold what was copied out");
   }
   void begin_in(void*, Slot& slot, void* y) override {
@@ -131,10 +137,7 @@ class Cpu : public Backend {
     begin(slot, slot.in_done);
     in_worker().post([this, &slot, y, pages = slot.has_pages] {
       end(slot, slot.in_done, [&](size_t at, size_t bytes) {
-        auto to = static_cast<unsigned char*>(y) + at;
-        if (slot.settings->check)
-          check(std::all_of(to, to + bytes, [](unsigned char byte) { return byte == kCanary; }),
-                "a buffer was used while it was copied into");
+        void* to = place(slot, y, at, bytes);
         if (slot.lent) std::memcpy(to, static_cast<const char*>(slot.lent) + at, bytes);
         else store_->read(slot, at, to, bytes, pages);
       });
@@ -156,6 +159,14 @@ class Cpu : public Backend {
   }
 
  private:
+  // Where a piece goes in what is copied into, which nothing else may have touched.
+  static void* place(const Slot& slot, void* start, size_t at, size_t bytes) {
+    auto to = static_cast<unsigned char*>(start) + at;
+    if (slot.settings->check)
+      check(std::all_of(to, to + bytes, [](unsigned char byte) { return byte == kCanary; }),
+            "a buffer was used while it was copied into");
+    return to;
+  }
   static void begin(Slot& slot, bool& done) {
     std::lock_guard<std::mutex> lock(slot.mutex);
     done = false;

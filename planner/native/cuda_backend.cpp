@@ -46,7 +46,8 @@ class Cuda : public Backend {
       wait(stream, slot.event[kIn], kSlotReuse);  // the last copy that read this slot
     record(slot.event[kReady], compute);
     wait(stream, slot.event[kReady], kOutAfterCompute);
-    d_.check(d_.copy_to_host(slot.host, cuda::address(x), slot.bytes, stream), "cuMemcpyDtoHAsync");
+    d_.check(d_.copy_to_host(slot.data(), cuda::address(x), slot.bytes, stream),
+             "cuMemcpyDtoHAsync");
     record(slot.event[kOut], stream);
     slot.out_used = true;
   }

@@ -137,9 +137,10 @@ PLANNER_EXPORT void planner_native_page_locked_free(void* made) {
   if (!is_forked()) cuda::driver().host_free(made);
 }
 
-// Ends every swap of the process, for after a run that failed and while none is under way; returns
-// how many.
-PLANNER_EXPORT int64_t planner_native_drain() {
+// Ends every swap of the process, or of runs on this thread alone, for after a run that failed and
+// while none is under way; returns how many.
+PLANNER_EXPORT int64_t planner_native_drain(int64_t here) {
   if (is_forked()) return 0;
-  return abandon([](const Swap&) { return true; });
+  auto thread = std::this_thread::get_id();
+  return abandon([&](const Swap& swap) { return !here || swap.run.thread == thread; });
 }

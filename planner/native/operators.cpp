@@ -19,6 +19,7 @@ struct Kernel {
   Tier& tier;
   const Settings& settings;
   bool cuda;
+  std::vector<int64_t> dims;  // of the output, as the session knows them; -1 where it does not
 };
 
 // A call of an operator: its inputs and outputs.
@@ -32,7 +33,7 @@ struct Call {
     must(found, "input " + std::to_string(i) + " is missing");
     return found;
   }
-  const void* data(size_t i) const {
+  void* data(size_t i) const {
     void* found = nullptr;
     succeed(api->GetTensorMutableData(const_cast<ort::Value*>(input(i)), &found));
     return found;
@@ -105,17 +106,33 @@ void swap_begin(const Call& call) {
        "was registered with ONNX Runtime between the library and the session");
 }
 
-void swap_out(const Call& call) {
-  const ort::Value* x = call.input(0);
-  Facts facts = describe(x);
+void copy_out(const Call& call, std::unique_ptr<Swap> swap, Hold held) {
   void* t = call.token();
-  auto swap = start(call, facts, facts.bytes);
-  swap->held = Hold(x);
+  swap->held = std::move(held);
   swap->x = call.data(0);
-  swap->slot.has_pages = has_pages(call.kernel, swap->x, facts.bytes);
+  swap->slot.has_pages = has_pages(call.kernel, swap->x, swap->slot.bytes);
   call.kernel.tier.backend.begin_out(call.stream(), swap->slot, swap->x);
   name_swap(t, std::move(swap));
   counts.swaps_out++;
+}
+
+void swap_out(const Call& call) {
+  Facts facts = describe(call.input(0));
+  copy_out(call, start(call, facts, facts.bytes), Hold({call.input(0)}));
+}
+
+void store_to(const Call& call) {  // an output of the graph, which StoreOut writes
+  void* h = nullptr;
+  call.output(call.kernel.dims, h);
+}
+
+void store_out(const Call& call) {
+  Facts facts = describe(call.input(0)), there = describe(call.input(2));
+  must(facts.type == there.type && facts.dims == there.dims,
+       "the attributes dtype and shape of StoreTo are not those of what is stored");
+  auto swap = start(call, facts, 0);
+  swap->slot.lent = call.data(2);
+  copy_out(call, std::move(swap), Hold({call.input(0), call.input(2)}));
 }
 
 void swap_out_done(const Call& call) {
@@ -124,15 +141,17 @@ void swap_out_done(const Call& call) {
   must(x == swap->x || kTestBuild, "SwapOutDone reads another tensor than its SwapOut");
   call.kernel.tier.backend.end_out(call.stream(), swap->slot, x);
   swap->held.release();
-  name_swap(call.token(), std::move(swap));
+  void* u = call.token();
+  swap->finished = swap->slot.lent;  // of a StoreOut: nothing reads u
+  if (!swap->finished) name_swap(u, std::move(swap));
 }
 
-void copy_in(const Call& call, std::unique_ptr<Swap> swap) {
+void copy_in(const Call& call, std::unique_ptr<Swap> swap, const ort::Value* h = nullptr) {
   void* y = nullptr;
   ort::Value* made = call.output(swap->slot.dims, y);
   must(describe(made).type == swap->slot.type,
        "the attribute dtype is not the type that was swapped out");
-  swap->held = Hold(made);
+  swap->held = h ? Hold({made, h}) : Hold({made});
   swap->slot.has_pages = has_pages(call.kernel, y, swap->slot.bytes);
   call.kernel.tier.backend.begin_in(call.stream(), swap->slot, y);
   name_swap(y, std::move(swap));
@@ -142,8 +161,8 @@ void swap_in(const Call& call) { copy_in(call, take_swap(call.data(0), "SwapIn")
 
 void load_in(const Call& call) {
   auto swap = start(call, describe(call.input(0)), 0);
-  swap->slot.lent = call.data(0);  // a feed, which lives as long as the run
-  copy_in(call, std::move(swap));
+  swap->slot.lent = call.data(0);  // a feed or an output, which lives as long as the run
+  copy_in(call, std::move(swap), call.input(0));
 }
 
 void swap_in_done(const Call& call) {
@@ -199,9 +218,17 @@ void set_unequal_dims(ort::ShapeContext* context, int type, size_t rank) {
   set_output(context, type, std::vector<int64_t>(rank, -1), names);
 }
 
+int dtype_of(ort::ShapeContext* context) {
+  return int(attribute(context, "dtype", ort::kAttributeInt).at(0));
+}
+
 void infer_swap_in(ort::ShapeContext* context) {
-  set_unequal_dims(context, int(attribute(context, "dtype", ort::kAttributeInt).at(0)),
+  set_unequal_dims(context, dtype_of(context),
                    attribute(context, "shape", ort::kAttributeInts).size());
+}
+
+void infer_store_to(ort::ShapeContext* context) {
+  set_output(context, dtype_of(context), attribute(context, "shape", ort::kAttributeInts));
 }
 
 ort::TypeAndShape* input_info(ort::ShapeContext* context) {  // the context's own
@@ -233,7 +260,8 @@ struct Row {
   void (*infer)(ort::ShapeContext*);
   std::vector<int> reads;
   int writes;
-  bool aliases = false, makes_y = false, reads_host = false;
+  bool aliases = false, makes_y = false, on_host = false;  // on_host: runs on the CPU everywhere
+  int host_input = -1;                                     // which it reads where the host has it
 };
 
 const std::vector<Row>& rows() {
@@ -244,7 +272,9 @@ const std::vector<Row>& rows() {
       {"SwapOutDone", swap_out_done, infer_token, {kToken, kAny}, kToken},
       {"SwapIn", swap_in, infer_swap_in, {kToken}, kAny, false, true},
       {"SwapInDone", swap_in_done, infer_swap_in_done, {kAny}, kAny, true},
-      {"LoadIn", load_in, infer_load_in, {kAny, kToken}, kAny, false, true, true},
+      {"LoadIn", load_in, infer_load_in, {kAny, kToken}, kAny, false, true, false, 0},
+      {"StoreTo", store_to, infer_store_to, {}, kAny, false, false, true},
+      {"StoreOut", store_out, infer_token, {kAny, kToken, kAny}, kToken, false, false, false, 2},
   };
   return *all;
 }
@@ -272,15 +302,18 @@ ort::Status* guarded(const Work& work) {
   }
 }
 
-// A value_info that tells y's dims undoes set_unequal_dims.
-void must_own_buffer(const ort::KernelInfo* kernel) {
+std::vector<int64_t> told_dims(const ort::KernelInfo* kernel) {
   ort::TypeInfo* output = nullptr;
   succeed(api->KernelInfo_GetOutputTypeInfo(kernel, 0, &output));
   std::unique_ptr<ort::TypeInfo, void (*)(ort::TypeInfo*)> owned(output, api->ReleaseTypeInfo);
   const ort::TypeAndShape* tensor = nullptr;
   succeed(api->CastTypeInfoToTensorInfo(output, &tensor));
   must(tensor, "the output is not a tensor");
-  auto dims = dims_of(tensor);
+  return dims_of(tensor);
+}
+
+// A value_info that tells y's dims undoes set_unequal_dims.
+void must_own_buffer(const std::vector<int64_t>& dims) {
   bool told = std::all_of(dims.begin(), dims.end(), [](int64_t dim) { return dim >= 0; });
   must(!told,
        "the file must not tell the dims of what SwapIn and LoadIn write (value_info): its buffer "
@@ -294,14 +327,16 @@ bool is_plain(const Settings& all) {
 ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelInfo* info,
                     void** made) {
   return guarded([&] {
-    if (of(op).row->makes_y) must_own_buffer(info);
+    const Row& row = *of(op).row;
+    auto dims = row.makes_y || row.on_host ? told_dims(info) : std::vector<int64_t>{};
+    if (row.makes_y) must_own_buffer(dims);
     const Settings& settings = *of(op).settings;
     must(!of(op).cuda || is_plain(settings),
          "planner.check_swaps, planner.link_... and planner.disk_... are for the CPU alone");
     Tier& tier = settings.disk ? *settings.disk : tier_of(of(op).cuda);
-    bool is_first = of(op).row == &rows().front();  // a session has one of these
+    bool is_first = &row == &rows().front();  // a session has one of these
     tier.slots.join(is_first ? size_t(settings.disk_bytes) : 0);
-    *made = new Instance{*of(op).row, Kernel{tier, settings, of(op).cuda}};
+    *made = new Instance{row, Kernel{tier, settings, of(op).cuda, dims}};
   });
 }
 
@@ -347,7 +382,7 @@ Op* describe_op(const Row& row, const Settings& settings, bool cuda) {
   };
   op->GetOutputCharacteristic = [](const ort::CustomOp*, size_t) { return ort::kRequired; };
   op->GetInputMemoryType = [](const ort::CustomOp* op, size_t i) {
-    return of(op).row->reads_host && i == 0 ? ort::kMemoryCpuInput : ort::kMemoryDefault;
+    return of(op).row->host_input == int(i) ? ort::kMemoryCpuInput : ort::kMemoryDefault;
   };
   op->GetVariadicInputMinArity =
       op->GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 1; };
@@ -383,7 +418,8 @@ ort::CustomOpDomain* domain_of(const Settings& settings) {
   for (bool cuda : {false, true}) {
     if (cuda ? !has_cuda_driver() : kTestBuild) continue;
     for (const Row& row : rows())
-      succeed(api->CustomOpDomain_Add(created, describe_op(row, *kept, cuda)));
+      if (!(row.on_host && cuda) || kTestBuild)
+        succeed(api->CustomOpDomain_Add(created, describe_op(row, *kept, cuda)));
   }
   return domain = created;
 }

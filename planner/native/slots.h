@@ -17,13 +17,13 @@ inline size_t in_slot_pages(size_t bytes) {
   return (bytes + kSlotPageBytes - 1) / kSlotPageBytes * kSlotPageBytes;
 }
 
-// Room for one swap, in the host's memory or in a file: taken by SwapOut or LoadIn, given back by
-// SwapInDone.
+// Room for one swap, in the host's memory or in a file: taken by SwapOut, LoadIn or StoreOut, given
+// back by SwapInDone, or by the SwapOutDone of a StoreOut.
 struct Slot {
-  size_t capacity = 0;         // bytes of the room: whole pages; 0 for LoadIn
+  size_t capacity = 0;         // bytes of the room: whole pages; 0 for LoadIn and StoreOut
   void* host = nullptr;        // where it lies in memory
   size_t at = 0;               // where it lies in a file: from this byte on
-  const void* lent = nullptr;  // LoadIn: the caller's array
+  void* lent = nullptr;        // in its place: what LoadIn reads, or StoreOut writes
   size_t bytes = 0;            // of the tensor that is in it now
   int type = ort::kUndefined;  // and its element type and dims
   std::vector<int64_t> dims;
@@ -41,7 +41,7 @@ struct Slot {
   bool out_used = false,
        in_used = false;  // CUDA: whether the events of the copies were ever recorded
 
-  const void* data() const { return lent ? lent : host; }
+  void* data() const { return lent ? lent : host; }
 };
 
 // Copies beside the compute stream. `stream` is ONNX Runtime's: a CUDA stream, or null on the CPU.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "slots.h"
 
@@ -18,15 +19,15 @@ struct Tier {
 Tier& tier_of(bool cuda);
 Tier& tier_in(const std::string& folder);
 
-// Keeps a tensor's buffer while a copy reads or writes it, even where its run fails and ONNX
-// Runtime lets go of it: a sequence shares the tensors that it is made of. The buffer must be the
-// tensor's own: not a part of a memory pattern's block, which is why RegisterCustomOps turns the
-// pattern off, and not an earlier tensor's, which is why SwapIn tells no dims.
+// Keeps the buffers of tensors of one type while a copy reads or writes them, even where its run
+// fails and ONNX Runtime lets go of them: a sequence shares the tensors that it is made of. A buffer
+// must be the tensor's own: not a part of a memory pattern's block, which is why RegisterCustomOps
+// turns the pattern off, and not an earlier tensor's, which is why SwapIn tells no dims.
 class Hold {
  public:
   Hold() = default;
-  explicit Hold(const ort::Value* tensor) {
-    succeed(api->CreateValue(&tensor, 1, ort::kSequence, &sequence_));
+  explicit Hold(const std::vector<const ort::Value*>& tensors) {
+    succeed(api->CreateValue(tensors.data(), tensors.size(), ort::kSequence, &sequence_));
   }
   ~Hold() { release(); }
   Hold(const Hold&) = delete;
@@ -49,7 +50,7 @@ struct Run {
   std::thread::id thread;
 };
 
-// One swap. Where it goes before SwapInDone has finished it, its copies are waited for first.
+// One swap. Where it goes before it is finished, its copies are waited for first.
 struct Swap {
   Swap(Tier& of, size_t capacity, Run by) : tier(of), slot(of.slots.take(capacity)), run(by) {}
   ~Swap() {
@@ -60,7 +61,7 @@ struct Swap {
   Tier& tier;
   Slot& slot;
   Run run;
-  Hold held;                // x until SwapOutDone, y until SwapInDone
+  Hold held;                // x until SwapOutDone, y until SwapInDone, and h beside it
   const void* x = nullptr;  // where SwapOut read it
   bool finished = false;
 };

@@ -112,6 +112,26 @@ class Problem:
         return self.tensors[tensor].bytes / self.swap_in_bytes_per_s * 1e6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paging:
+    """Operations that only copy what lives on the host, by index, and may run beside the others.
+
+    Attributes:
+        loads: copies in, of what is there throughout.
+        stores: copies out, each of the one tensor that it reads, which stays until the copy is done.
+    """
+
+    loads: frozenset[int] = frozenset()
+    stores: frozenset[int] = frozenset()
+
+    def stored(self, problem: Problem) -> dict[int, int]:
+        """By the tensor that a store reads, the store."""
+        return {problem.ops[op].inputs[0]: op for op in self.stores}
+
+
+NO_PAGING = Paging()
+
+
 class ActionKind(enum.StrEnum):
     """What one step of a schedule does."""
 

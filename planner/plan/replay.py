@@ -17,7 +17,7 @@ class Replay:
         time_us: from start to end.
         stall_us: time in which no operation runs (without overlap: the copies').
         swap_us: time that the copies take, beside the operations or not.
-        loads_us: time of operations that only copy in, and run beside the others.
+        paged_us: time of operations that only copy, and run beside the others.
         copies: (tensor, birth, end) of each device copy, half-open.
         timeline: when each action runs; None without overlap.
     """
@@ -33,7 +33,7 @@ class Replay:
     stall_us: float
     copies: tuple[tuple[int, int, int], ...]
     timeline: Timeline | None = None
-    loads_us: float = 0.0
+    paged_us: float = 0.0
 
     @property
     def peak_bytes(self) -> int:

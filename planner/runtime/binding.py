@@ -236,7 +236,6 @@ class Bound:
     _bindings: list[Any] = field(init=False)
     _turn: int = field(init=False, default=0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _fed: dict[str, Array] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._bindings = [self.session.io_binding() for _ in range(2)]
@@ -285,6 +284,8 @@ class Bound:
             return self._run(given)
 
     def _run(self, given: dict[str, Array]) -> dict[str, Array]:
+        from planner.native import drain, is_built
+
         binding = self._bindings[self._turn]
         for name, array in given.items():
             kind, pointer = self._feeds[name].onnx_type, array.ctypes.data
@@ -299,9 +300,11 @@ class Bound:
         try:
             self.session.run_with_iobinding(binding)
         except Exception as error:
-            self._fed |= given  # copies of a run that failed may still read them
+            if is_built():
+                drain(
+                    here=True
+                )  # copies of the run may still read the feeds, and write the buffers
             raise ModelError(f"ONNX Runtime does not run the step: {first_line(error)}") from error
-        self._fed = given
         self._turn = 1 - self._turn
         if len(made) == len(self._results):
             return made

@@ -11,30 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problem import Action, ActionKind, Paging, Problem
 from planner.simulate.simulate import simulate
 
 _ROUNDS = 3
 
 
-def begun_early(problem: Problem, actions: Sequence[Action], loads: Set[int]) -> list[Action]:
+def begun_early(problem: Problem, actions: Sequence[Action], paging: Paging) -> list[Action]:
     """The schedule with its loads where they hide; without those that nothing reads before the next.
 
     Its live bytes stay within the capacity, or within its peak where that is higher.
 
     Args:
-        loads: operations that are copies in, of what is on the host throughout.
+        paging: operations that are copies; the stores stay in their places.
     """
-    actions = _without_unread(problem, actions, loads)
-    if not any(action.kind is ActionKind.RUN and action.target in loads for action in actions):
+    actions = _without_unread(problem, actions, paging.loads)
+    if not paging.loads:
         return actions
-    moving = _Moving(problem, actions, loads)
+    moving = _Moving(problem, actions, paging)
     best, best_us = actions, moving.replay.time_us
     starts = moving.back_to_back()
     for _ in range(_ROUNDS):
         places = moving.places(starts)
         moved = [actions[place] for place in places]
-        replay = simulate(problem, moved, loads)
+        replay = simulate(problem, moved, paging)
         assert replay.timeline is not None
         if replay.time_us < best_us:
             best, best_us = moved, replay.time_us
@@ -43,7 +43,7 @@ def begun_early(problem: Problem, actions: Sequence[Action], loads: Set[int]) ->
 
 
 def _without_unread(problem: Problem, actions: Sequence[Action], loads: Set[int]) -> list[Action]:
-    """Each load once at the least, and again only where something reads what it makes."""
+    """Each load once at the least, and else only where something reads what it makes."""
     ran: set[int] = set()
     again = set[int]()  # places of loads that ran before
     for place, action in enumerate(actions):
@@ -51,13 +51,16 @@ def _without_unread(problem: Problem, actions: Sequence[Action], loads: Set[int]
             again |= {place} if action.target in ran else set()
             ran.add(action.target)
     read: set[int] = set()
+    later: set[int] = set()  # operations that run later
     kept: list[Action] = []
     for place in range(len(actions) - 1, -1, -1):
         action = actions[place]
         if action.kind is ActionKind.RUN:
             op = problem.ops[action.target]
-            if place in again and read.isdisjoint(op.outputs):
+            is_spare = place in again or (action.target in loads and action.target in later)
+            if is_spare and read.isdisjoint(op.outputs):
                 continue
+            later.add(action.target)
             read.difference_update(op.outputs)
             read.update(op.inputs)
         kept.append(action)
@@ -72,11 +75,12 @@ class _Moving:
         rows: of each load its place, the first place that it may move to, and its first reader's.
     """
 
-    def __init__(self, problem: Problem, actions: Sequence[Action], loads: Set[int]) -> None:
+    def __init__(self, problem: Problem, actions: Sequence[Action], paging: Paging) -> None:
         self.problem = problem
         self.actions = actions
-        self.loads = loads
-        self.replay = simulate(problem, actions, loads)
+        self.loads = paging.loads
+        self.beside = paging.loads | paging.stores
+        self.replay = simulate(problem, actions, paging)
         self.room = max(problem.capacity_bytes, self.replay.peak_bytes)
         self.rows: list[tuple[int, int, int]] = []
         self._find_rows()
@@ -104,7 +108,7 @@ class _Moving:
         starts: list[float] = []
         for action in self.actions:
             starts.append(now)
-            if action.kind is ActionKind.RUN and action.target not in self.loads:
+            if action.kind is ActionKind.RUN and action.target not in self.beside:
                 now += self.problem.ops[action.target].duration_us
         return starts
 

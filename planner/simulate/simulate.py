@@ -11,21 +11,21 @@ Semantics (the same that the lowered graph has on ONNX Runtime):
 - Where an operation may write in place over an input, and is that copy's last reader, the copy ends
   as the operation starts: the output takes its buffer.
 - Without overlap, actions follow each other on one stream: time is the sum of all durations. With
-  it, copies run beside the operations (`planner.simulate.streams`), and so do the runs of loads:
-  operations that copy in what lives on the host.
+  it, copies run beside the operations (`planner.simulate.streams`), and so do the runs of loads and
+  stores: operations that copy in what lives on the host, and out what will.
 - Live bytes are those with every action done before the next begins; with overlap, whatever is not
   free in time is waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import numpy as np
 
 from planner import clock
 from planner.plan.candidate import Candidate
-from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problem import NO_PAGING, Action, ActionKind, Paging, Problem
 from planner.plan.replay import Replay
 from planner.simulate.streams import Reads, overlapped
 
@@ -34,11 +34,11 @@ class InvalidScheduleError(Exception):
     """The schedule does something impossible; the message names the action."""
 
 
-def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = frozenset()) -> Replay:
+def simulate(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGING) -> Replay:
     """Replay `actions`; every operation must run at least once.
 
     Args:
-        loads: operations that run on the engine of copies in, where copies overlap.
+        paging: operations that run on the engines of copies, where copies overlap.
 
     Raises:
         InvalidScheduleError: an input is not on the device, a tensor is not on the host, an
@@ -57,7 +57,8 @@ def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = froz
     on_host: dict[int, int] = {}  # tensor -> the copy that was copied out last
     ran: set[int] = set()
     delta = [0] * (steps + 1)
-    time_us = recompute_us = swap_us = loads_us = 0.0
+    beside = paging.loads | paging.stores
+    time_us = recompute_us = swap_us = paged_us = 0.0
     recomputed = recomputed_bytes = out_bytes = in_bytes = 0
 
     def make(tensor: int, step: int, to_end: bool) -> None:
@@ -89,7 +90,11 @@ def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = froz
         first_made.append(len(tensor_of))
         if action.kind is kind_run:
             op = ops[action.target]
-            touches.append(read(newest_of(op.inputs, step, op.name), step))
+            is_store = action.target in paging.stores
+            is_begun = is_store and op.inputs[0] in on_host  # by a swap-out, whose copy it is
+            touches.append(read(newest_of(() if is_begun else op.inputs, step, op.name), step))
+            if is_store and not is_begun:
+                (on_host[op.inputs[0]],) = touches[-1]
             if op.inplace:
                 taken: set[int] = set()
                 for source, target in op.inplace:
@@ -106,7 +111,7 @@ def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = froz
                 delta[step] += op.workspace_bytes
                 delta[step + 1] -= op.workspace_bytes
             time_us += op.duration_us
-            loads_us += op.duration_us if action.target in loads else 0.0
+            paged_us += op.duration_us if action.target in beside else 0.0
             if again:
                 recompute_us += op.duration_us
                 recomputed += 1
@@ -117,7 +122,8 @@ def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = froz
         if action.kind is ActionKind.SWAP_OUT:
             copies = newest_of((action.target,), step, f"swap-out of {tensor.name}")
             touches.append(read(copies, step))
-            (on_host[action.target],) = copies
+            if not (tensor.host_copy and action.target in on_host):  # else that copy is the one
+                (on_host[action.target],) = copies
             cost = problem.swap_out_us(action.target)
             out_bytes += 0 if tensor.host_copy else tensor.bytes
         elif action.target not in on_host:
@@ -153,8 +159,8 @@ def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = froz
             for step, reads in enumerate(touches)
         ]
         last = [-1 if stay else stop - 1 for stay, stop in zip(stays, end, strict=True)]
-        timeline = overlapped(problem, actions, over, tensor_of, last, loads)
-        stall_us = timeline.time_us - (time_us - swap_us - loads_us)
+        timeline = overlapped(problem, actions, over, tensor_of, last, paging)
+        stall_us = timeline.time_us - (time_us - swap_us - paged_us)
         time_us = timeline.time_us
     return Replay(
         live_bytes=np.cumsum(np.array(delta, dtype=np.int64))[:steps] + problem.fixed_bytes,
@@ -167,13 +173,11 @@ def simulate(problem: Problem, actions: Sequence[Action], loads: Set[int] = froz
         swap_out_bytes=out_bytes,
         swap_in_bytes=in_bytes,
         swap_us=swap_us,
-        loads_us=loads_us if problem.overlap else 0.0,
+        paged_us=paged_us if problem.overlap else 0.0,
         copies=tuple(ranges),
     )
 
 
-def candidate_of(
-    problem: Problem, actions: list[Action], loads: Set[int] = frozenset()
-) -> Candidate:
+def candidate_of(problem: Problem, actions: list[Action], paging: Paging = NO_PAGING) -> Candidate:
     """A plan that an engine made as actions, replayed."""
-    return Candidate(decisions=None, actions=actions, replay=simulate(problem, actions, loads))
+    return Candidate(decisions=None, actions=actions, replay=simulate(problem, actions, paging))

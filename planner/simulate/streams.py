@@ -10,6 +10,7 @@ all that was issued before it is done:
     SWAP_IN        holds the operations until the tensor is on the host and its memory is free; starts
                    when the copy in before it is done
     RUN of a load  as SWAP_IN, of what is on the host throughout
+    RUN of a store as SWAP_OUT; the two are one copy where a tensor has both, which the first begins
 
 A device copy is freed when its last reader is done, copies out included. Whatever is not free in
 time is waited for, so the memory in use never exceeds the capacity, provided that it would not with
@@ -21,10 +22,10 @@ cannot block. `Timeline.waited` says before which action each copy out was waite
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.plan.problem import Action, ActionKind, PlanOp, Problem
+from planner.plan.problem import Action, ActionKind, Paging, PlanOp, Problem
 from planner.plan.replay import Timeline
 
 
@@ -48,7 +49,7 @@ def overlapped(
     touches: Sequence[Reads],
     tensor_of: Sequence[int],
     last_reader: Sequence[int],
-    loads: Set[int] = frozenset(),
+    paging: Paging,
 ) -> Timeline:
     """Run `actions` on three engines.
 
@@ -57,9 +58,9 @@ def overlapped(
         tensor_of: per device copy, its tensor.
         last_reader: per device copy, the last action that reads it (its maker where none does), or
             -1 where it stays to the end of the run.
-        loads: operations that are copies in.
+        paging: operations that are copies.
     """
-    run = _Course(problem, tensor_of, len(actions), loads)
+    run = _Course(problem, tensor_of, len(actions), paging)
     starts: list[float] = []
     ends: list[float] = []
     issues: list[float] = []
@@ -89,10 +90,11 @@ class _Course:
     """
 
     def __init__(
-        self, problem: Problem, tensor_of: Sequence[int], steps: int, loads: Set[int]
+        self, problem: Problem, tensor_of: Sequence[int], steps: int, paging: Paging
     ) -> None:
         self.problem = problem
-        self.loads = loads
+        self.paging = paging
+        self.stored = paging.stored(problem)
         self.tensor_of = tensor_of
         self.step = 0
         self.now = self._out_free = self._in_free = 0.0
@@ -111,17 +113,14 @@ class _Course:
         target = action.target
         if action.kind is ActionKind.RUN:
             op = self.problem.ops[target]
-            if target in self.loads:
+            if target in self.paging.loads:
                 size = sum(self.problem.tensors[t].bytes for t in op.outputs)
                 return self._copy_in(size, op.duration_us)
+            if target in self.paging.stores:
+                return self._copy_out(op.inputs[0], touch)
             return self._run(op, touch)
         if action.kind is ActionKind.SWAP_OUT:
-            self.now = max(self.now, self.made[touch.reads[0]])
-            start = max(self.now, self._out_free)
-            self._out_free = start + self.problem.swap_out_us(target)
-            self._on_host[target] = (self._out_free, self.step)
-            self._outs.setdefault(touch.reads[0], []).append(self.step)
-            return start, self._out_free
+            return self._copy_out(target, touch)
         done, out = self._on_host[target]
         self.now = max(self.now, done)
         self._mark([out])
@@ -129,6 +128,20 @@ class _Course:
             return self.now, self.now
         size = self.problem.tensors[target].bytes
         return self._copy_in(size, self.problem.swap_in_us(target))
+
+    def _copy_out(self, tensor: int, touch: Reads) -> tuple[float, float]:
+        store = self.stored.get(tensor)
+        if store is not None and tensor in self._on_host:
+            return self.now, self.now
+        (copy,) = touch.reads
+        self.now = max(self.now, self.made[copy])
+        start = max(self.now, self._out_free)
+        problem = self.problem
+        us = problem.swap_out_us(tensor) if store is None else problem.ops[store].duration_us
+        self._out_free = start + us
+        self._on_host[tensor] = (self._out_free, self.step)
+        self._outs.setdefault(copy, []).append(self.step)
+        return start, self._out_free
 
     def _copy_in(self, size: int, duration_us: float) -> tuple[float, float]:
         self._wait(size)

@@ -4,7 +4,8 @@ Engines list copies out and in. A copy out reads its tensor until it is done, an
 free no sooner. So the schedule that is lowered says before which action its end is waited for: before
 the one whose memory that is, or else before the first operation that starts once the copy is done, where
 the wait costs nothing (`planner.plan.replay.Timeline.waited`). In the order of that schedule the device
-then never holds more than in the simulation.
+then never holds more than in the simulation. Stores are waited for so, too, at the end of all at the
+latest.
 
 What comes back also gives up its place on the host (`SwapInDone` in `planner.lower.sequence`). So a
 tensor that comes back twice is copied out again, behind the first operation that reads what came back
@@ -13,9 +14,9 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
-from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problem import NO_PAGING, Action, ActionKind, Paging, Problem
 from planner.simulate.simulate import simulate
 
 RUN, OUT, IN, DONE = (
@@ -27,55 +28,87 @@ RUN, OUT, IN, DONE = (
 
 
 def with_waits(
-    problem: Problem, actions: Sequence[Action], loads: Set[int] = frozenset()
+    problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGING
 ) -> list[Action]:
     """The schedule with each copy paired and each copy out waited for; as it is where copies do not
     overlap. Waits that it has already are placed anew.
 
     A tensor of which a copy is on the host in any case (`PlanTensor.host_copy`) has no copy out of its
-    own, and none to wait for.
+    own, and none to wait for but that of a store.
 
     Args:
-        loads: operations that are copies in (`planner.simulate.loads`).
+        paging: operations that are copies.
     """
     if not problem.overlap:
         return list(actions)
-    pairs = paired(problem, actions)
-    line = simulate(problem, pairs, loads).timeline
+    pairs = paired(problem, actions, paging)
+    line = simulate(problem, pairs, paging).timeline
     assert line is not None
+    stored, begun = paging.stored(problem), set[int]()
     before: dict[int, list[int]] = {}
     for step, action in enumerate(pairs):
-        if action.kind is OUT and not problem.tensors[action.target].host_copy:
-            before.setdefault(line.waited[step], []).append(action.target)
+        target = _copied_out(problem, action, paging)
+        if target is None or target in begun:
+            continue
+        if target in stored:
+            begun.add(target)
+        elif problem.tensors[target].host_copy:
+            continue
+        place = line.waited[step] if line.waited[step] >= 0 else len(pairs)
+        before.setdefault(place, []).append(target)
     found: list[Action] = []
-    for step, action in enumerate(pairs):
+    for step in range(len(pairs) + 1):
         found += (Action(kind=DONE, target=t) for t in before.get(step, ()))
-        found.append(action)
+        found += pairs[step : step + 1]
     return found
 
 
-def unpaired(problem: Problem, actions: Sequence[Action], *, beside: bool) -> int | None:
+def _copied_out(problem: Problem, action: Action, paging: Paging) -> int | None:
+    """The tensor that an action copies out, a store included."""
+    if action.kind is RUN:
+        return problem.ops[action.target].inputs[0] if action.target in paging.stores else None
+    return action.target if action.kind is OUT else None
+
+
+def unpaired(
+    problem: Problem, actions: Sequence[Action], paging: Paging, *, beside: bool
+) -> int | None:
     """A tensor whose copies are not one out, one wait and one back, in turns; None where there is none.
+    Of what is stored there is one wait, and nothing comes back before that.
 
     Args:
         beside: copies run beside the operations; else none is waited for.
     """
+    waits = {action.target for action in actions if action.kind is DONE}
+    stored = paging.stored(problem).keys() & waits
+    if not beside:
+        return min(waits, default=None)
+    for odd in waits - stored:
+        if problem.tensors[odd].host_copy:
+            return odd
     after = {OUT: DONE, DONE: IN, IN: OUT}
     wanted: dict[int, ActionKind] = {}
     for action in actions:
-        target = action.target
-        if action.kind is RUN or problem.tensors[target].host_copy:
+        copied = _copied_out(problem, action, paging)
+        target = action.target if copied is None else copied
+        kind = action.kind if copied is None else OUT
+        if kind is RUN or (problem.tensors[target].host_copy and target not in stored):
             continue
-        if action.kind is not wanted.get(target, OUT) if beside else action.kind is DONE:
+        expected = wanted.get(target, OUT)
+        if target in stored and kind is OUT and expected is not OUT:
+            continue  # the same copy
+        if kind is not expected:
             return target
-        wanted[target] = after[action.kind]
-    return next((t for t, kind in wanted.items() if beside and kind is not OUT), None)
+        wanted[target] = IN if target in stored and kind is IN else after[kind]
+    ends = {t: IN if t in stored else OUT for t in wanted}
+    return next((t for t, kind in wanted.items() if kind is not ends[t]), None)
 
 
-def paired(problem: Problem, actions: Sequence[Action]) -> list[Action]:
+def paired(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGING) -> list[Action]:
     """The schedule without waits, copies in that nothing reads, and copies out that nothing brings back;
-    each copy in has a copy out of its own."""
+    each copy in has a copy out of its own. A store that a copy out has begun reads nothing more."""
     actions = [a for a in actions if a.kind is not DONE]
+    begun = _begun(problem, actions, paging)
     read: set[int] = set()  # tensors whose newest copy is read later
     fetched: set[int] = set()  # tensors whose copy on the host is fetched later
     again: set[int] = set()  # places of copies in behind which the tensor is fetched once more
@@ -85,7 +118,7 @@ def paired(problem: Problem, actions: Sequence[Action]) -> list[Action]:
         target = action.target
         if action.kind is RUN:
             read.difference_update(problem.ops[target].outputs)
-            read.update(problem.ops[target].inputs)
+            (fetched if target in begun else read).update(problem.ops[target].inputs)
         elif action.kind is OUT:
             if target not in fetched:
                 continue
@@ -113,6 +146,18 @@ def paired(problem: Problem, actions: Sequence[Action]) -> list[Action]:
             waiting -= behind
         elif step in again:
             waiting.add(action.target)
+    return found
+
+
+def _begun(problem: Problem, actions: Sequence[Action], paging: Paging) -> set[int]:
+    """Stores of which a copy out before them is the copy."""
+    out: set[int] = set()
+    found: set[int] = set()
+    for action in actions:
+        if action.kind is OUT:
+            out.add(action.target)
+        elif action.kind is RUN and action.target in paging.stores:
+            found |= {action.target} if problem.ops[action.target].inputs[0] in out else set()
     return found
 
 

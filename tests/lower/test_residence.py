@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from onnx import TensorProto as T
 from onnx import helper as h
 from onnx import numpy_helper as nh
 
-from planner.formulate import Formulation
+from planner.formulate import Formulation, has_slot, with_paging
 from planner.graph.liveness import timeline
 from planner.graph.model import Role, TrainingGraph
+from planner.graph.rules import SWAP_TOKENS
 from planner.graph.schedule import default_order
 from planner.lower.residence import Resided, may_live_on_host, with_residence
 from planner.lower.rewrite import Rewritten, rewrite
+from planner.native import counts
 from planner.onnxio.load import LoadedModel, load_model, value_types
 from planner.pipeline.prepare.graphs import analysed_graph, typed_graph
 from planner.plan.decisions import Choice, Decisions
@@ -29,7 +32,9 @@ from planner.plan.problem import Problem
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder
+from planner.simulate.loads import begun_early
 from planner.simulate.simulate import simulate
+from planner.simulate.waits import with_waits
 from tests.graphs import (
     LEVELS,
     check_runs_as_planned,
@@ -68,25 +73,39 @@ def lowered(
     graph: TrainingGraph,
     form: Formulation,
     decisions: Decisions,
+    *,
+    beside: bool = False,
 ) -> tuple[Rewritten, int]:
     """The rewritten model of a plan, and the peak that the simulator has for it."""
     actions = Decoder(form.problem).schedule(decisions)
+    if beside:
+        slots = (has_slot(graph.tensors[t]) for t in form.tensors)
+        tensors = zip(form.problem.tensors, slots, strict=True)
+        able = tuple(replace(t, host_copy=t.host_copy or not slot) for t, slot in tensors)
+        problem = replace(form.problem, tensors=able, overlap=True)
+        form = with_paging(replace(form, problem=problem), graph)
+        early = begun_early(problem, actions, form.paging)
+        actions = with_waits(problem, early, form.paging)
 
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(made.model, graph, form, actions, pinned=pinned)
 
-    peak = simulate(form.problem, actions).peak_bytes
+    peak = simulate(form.problem, actions, form.paging).peak_bytes
     return pin_against_fusion(lower, loaded, enabled=True), peak
 
 
+@pytest.mark.usefixtures("native_library")
 @SLOW
-@given(proto=onnx_graphs(), data=st.data())
-def test_any_choice_and_any_plan_run_as_planned_with_the_same_bits(proto, data, tmp_path_factory):
+@given(proto=onnx_graphs(), data=st.data(), beside=st.booleans())
+def test_any_choice_and_any_plan_run_as_planned_with_the_same_bits(
+    proto, data, beside, tmp_path_factory
+):
     folder = tmp_path_factory.mktemp("resident")
     found = resident(proto, folder, lambda names: data.draw(st.sets(st.sampled_from(names))))
     loaded, made, graph, form = found
     plan = data.draw(decisions_for(form.problem))
-    rewritten, peak = lowered(loaded, made, graph, form, plan)
+    violations = counts().violations
+    rewritten, peak = lowered(loaded, made, graph, form, plan, beside=beside)
     path = folder / "rewritten.onnx"
     ir.save(rewritten.model, path)
     _, expected = run_on_ort(str(loaded.path), feeds_for(), folder)
@@ -94,7 +113,9 @@ def test_any_choice_and_any_plan_run_as_planned_with_the_same_bits(proto, data, 
     after = analysed_graph(rewritten.model, {})
     line = timeline(after, default_order(after))
     barriers = sum(op.role is Role.BARRIER for op in after.operations)
-    assert line.peak_bytes <= peak + 8 * rewritten.anchors + 32 * max(1, barriers)
+    tokens = sum(op.op_type in SWAP_TOKENS for op in after.operations)
+    assert line.peak_bytes <= peak + 8 * rewritten.anchors + 32 * max(1, barriers) + tokens
+    assert counts().violations == violations
     if Choice.SWAP not in plan.gaps.values():  # else a page-out may be made early, by a swap-out
         assert line.peak_bytes >= peak
     for name in made.page_ins.values():

@@ -14,7 +14,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from planner.errors import ModelError
-from planner.formulate import Formulation, has_slot
+from planner.formulate import Formulation, has_slot, with_paging
 from planner.graph.model import Placement, Role
 from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
@@ -79,7 +79,8 @@ def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
             decisions = decide(form.problem, rng)
             actions = Decoder(form.problem).schedule(decisions)
             if seed % 3 == 0:
-                actions = with_waits(_overlapped(prepared, form), actions)
+                form = with_paging(form, prepared.graph)
+                actions = with_waits(_overlapped(prepared, form), actions, form.paging)
             rewritten = lowered(prepared, form, actions, order_target=case.mode.order)
         except ModelError:  # what cannot be planned, or not with these copies
             refused += 1

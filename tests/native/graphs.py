@@ -126,6 +126,64 @@ def loads(nodes: list[NodeProto], layers: int, rows: int) -> onnx.ModelProto:
     return model_of(nodes, shapes, {f"f{layers - 1}": [rows, rows]})
 
 
+def store_nodes(layers: int, rows: int, *, store: bool, ahead: int = 1) -> list[NodeProto]:
+    """A step that updates weights of the caller's memory: each is loaded, and what it becomes is stored
+    beside the operations, and waited for `ahead` layers later; never, where that is negative."""
+    nodes = [swap("SwapBegin", ["x"], "r")] if store else []
+
+    def done(i: int) -> None:
+        if store and 0 <= i < layers:
+            nodes.append(swap("SwapOutDone", [f"t{i}", f"n{i}"], f"u{i}"))
+
+    for i in range(layers):
+        if store:
+            nodes += [
+                swap("LoadIn", [f"w{i}", "r"], f"y{i}"),
+                swap("SwapInDone", [f"y{i}"], f"z{i}"),
+            ]
+        w, new = (f"z{i}", f"n{i}") if store else (f"w{i}", f"w{i}_new")
+        nodes.append(helper.make_node("MatMul", [f"f{i - 1}" if i else "x", w], [f"m{i}"], f"M{i}"))
+        nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"f{i}"], f"F{i}"))
+        nodes.append(helper.make_node("Sub", [w, f"f{i}"], [new], f"N{i}"))
+        if store:
+            shape = {"dtype": TensorProto.FLOAT, "shape": [rows, rows]}
+            nodes.append(swap("StoreTo", [], f"w{i}_new", **shape))
+            nodes.append(swap("StoreOut", [f"n{i}", "r", f"w{i}_new"], f"t{i}"))
+        if ahead >= 0:
+            done(i - ahead)
+    for i in range(layers - ahead, layers if ahead >= 0 else 0):
+        done(i)
+    return nodes
+
+
+def stores(layers: int = 4, rows: int = 64, **kind: Any) -> onnx.ModelProto:
+    """The model of `store_nodes`, of inputs x, w0, w1, … and outputs w0_new, w1_new, …"""
+    return _updating(store_nodes(layers, rows, **kind), layers, rows)
+
+
+def failing_stores(layers: int = 4, rows: int = 64) -> onnx.ModelProto:
+    """The same, which fails before its last layer if `size` has other than rows x rows elements."""
+    nodes = store_nodes(layers, rows, store=True, ahead=layers)
+    at = next(i for i, node in enumerate(nodes) if node.name == f"M{layers - 1}")
+    nodes[at].input[0] = "reshaped"
+    reshape = helper.make_node("Reshape", [f"f{layers - 2}", "size"], ["reshaped"], "MAYFAIL")
+    return _updating([*nodes[:at], reshape, *nodes[at:]], layers, rows, size=[2])
+
+
+def _updating(nodes: list[NodeProto], layers: int, rows: int, **more: list[int]) -> onnx.ModelProto:
+    weights = [f"w{i}" for i in range(layers)]
+    inputs = {name: [rows, rows] for name in ["x", *weights]} | more
+    outputs = {name: [rows, rows] for name in [f"f{layers - 1}", *(f"{w}_new" for w in weights)]}
+    return model_of(nodes, inputs, outputs)
+
+
+def store_feeds(layers: int = 4, rows: int = 64) -> Feeds:
+    """Random weights of `stores`."""
+    draw = np.random.default_rng(7)
+    shape = (rows, rows)
+    return {f"w{i}": draw.standard_normal(shape, dtype=np.float32) / 8 for i in range(layers)}
+
+
 def failing_chain(layers: int = 8, rows: int = 96, ahead: int = 2) -> onnx.ModelProto:
     """A chain that fails in its backward pass, while copies are under way, if `size` has other than
     rows x rows elements."""

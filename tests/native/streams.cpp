@@ -39,7 +39,7 @@ void run(void* argument) {
   if (!same) wrong++;
 }
 
-enum State { kHere, kLeaving, kGone, kComing };
+enum State { kHere, kLeaving, kGone, kComing, kStoring };
 
 struct Tensor {
   uint64_t number;
@@ -47,6 +47,7 @@ struct Tensor {
   size_t words;
   State state = kHere;
   planner::Slot* slot = nullptr;
+  uint64_t* stored = nullptr;  // never freed: where a wait is left out, a copy may still write it
 };
 
 class Program {
@@ -96,14 +97,22 @@ class Program {
   void advance(Tensor& tensor, long us) {  // one operator of the protocol further
     switch (tensor.state) {
       case kHere:
-        tensor.slot = &slots_.take(tensor.words * 8);
+        tensor.stored = us % 3 ? nullptr : new uint64_t[tensor.words];
+        tensor.slot = &slots_.take(tensor.stored ? 0 : tensor.words * 8);
+        tensor.slot->lent = tensor.stored;
         tensor.slot->bytes = tensor.words * 8;
         tensor.slot->settings = &settings_;
         tensor.slot->has_pages = tensor.number % 2;  // a file: with and without staging
         backend_.begin_out(stream_, *tensor.slot, tensor.buffer);
         issue(tensor, false, 0);
-        tensor.state = kLeaving;
+        tensor.state = tensor.stored ? kStoring : kLeaving;
         swaps_++;
+        return;
+      case kStoring:
+        backend_.end_out(stream_, *tensor.slot, tensor.buffer);
+        slots_.give(*tensor.slot);
+        tensor.state = kHere;
+        fake_launch(stream_, run, new Work{tensor.stored, tensor.words, tensor.number, false, us});
         return;
       case kLeaving:
         backend_.end_out(stream_, *tensor.slot, tensor.buffer);

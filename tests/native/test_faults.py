@@ -14,6 +14,8 @@ import onnxruntime as ort
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
+import planner
+from planner.errors import ModelError
 from planner.native import counts, drain, library_path
 from tests.native.graphs import (
     Feeds,
@@ -22,11 +24,14 @@ from tests.native.graphs import (
     chain_feeds,
     child,
     failing_chain,
+    failing_stores,
     model_of,
     options,
     plain,
     session,
     sized,
+    store_feeds,
+    stores,
     swap,
 )
 
@@ -63,6 +68,23 @@ def test_none_is_refused_after_drain():
         assert drain() > 0
         assert drain() == counts().live_slots == 0
         assert bits(swapped, sized(feeds)) == bits(reference, feeds)
+
+
+def test_after_a_step_that_failed_while_it_stored_the_next_is_right():
+    reference = planner.bind(plain(stores(store=False)), store_feeds())
+    stored = planner.bind(session(failing_stores(), entries=SLOW), store_feeds())
+    before = counts()
+    for seed in range(3):
+        x = {"x": chain_feeds(64, seed=seed)["x"]}
+        with pytest.raises(ModelError, match="MAYFAIL"):
+            stored.step(sized(x, 64, good=False))
+        assert counts().live_slots == 0
+        (found,), (wanted,) = stored.step(sized(x, 64)).values(), reference.step(x).values()
+        assert found.tobytes() == wanted.tobytes()
+        for name, array in reference.values().items():
+            assert array.tobytes() == stored.values()[name].tobytes()
+    after = counts()
+    assert after.abandoned > before.abandoned and after.violations == before.violations
 
 
 @pytest.mark.parametrize("arena", [True, False])
@@ -225,6 +247,17 @@ def test_a_file_that_does_not_keep_the_protocol_is_refused():
     byte = onnx.numpy_helper.from_array(np.zeros(1, np.uint8))
     no_run = helper.make_node("Constant", [], ["r"], value=byte)
     says(0, no_run, "not of a SwapBegin")
+
+
+def test_a_file_that_stores_in_room_of_another_size_is_refused():
+    model = stores(store=True)
+    room = next(node for node in model.graph.node if node.op_type == "StoreTo")
+    next(a for a in room.attribute if a.name == "shape").ints[0] = 32
+    output = next(o for o in model.graph.output if o.name == room.output[0])
+    output.type.tensor_type.ClearField("shape")
+    with pytest.raises(Exception, match=r"StoreTo are not those of what is stored"):
+        session(model).run(None, {**store_feeds(), "x": chain_feeds(64)["x"]})
+    drain()
 
 
 def test_a_file_that_tells_the_dims_of_what_is_copied_in_is_refused():

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
-from planner.native import counts
+import planner
+from planner.native import counts, drain
 from tests.native.graphs import (
     bits,
     chain,
@@ -25,6 +26,8 @@ from tests.native.graphs import (
     plain,
     ran,
     session,
+    store_feeds,
+    stores,
     swap,
 )
 
@@ -163,6 +166,34 @@ def test_feeds_are_loaded_from_the_callers_memory():
     after = counts()
     assert after.swaps_in - before.swaps_in == 12 and after.slot_bytes == 0
     assert after.violations == before.violations
+
+
+@pytest.mark.parametrize("memory", ["arena", "pool"])
+def test_updates_are_stored_in_the_callers_memory_step_after_step(memory: str):
+    pool = {"planner.pool_bytes": str(1 << 20)} if memory == "pool" else {}
+    reference = planner.bind(plain(stores(store=False)), store_feeds())
+    stored = planner.bind(session(stores(store=True), entries=RACE | pool), store_feeds())
+    before = counts()
+    for step in range(24):
+        x = {"x": chain_feeds(64, seed=step)["x"]}
+        (found,), (wanted,) = stored.step(x).values(), reference.step(x).values()
+        assert found.tobytes() == wanted.tobytes()
+    values = reference.values()
+    assert all(array.tobytes() == values[name].tobytes() for name, array in stored.values().items())
+    after = counts()
+    assert after.swaps_out - before.swaps_out == after.swaps_in - before.swaps_in == 24 * 4
+    assert after.violations == before.violations and after.abandoned == before.abandoned
+    assert after.live_slots == after.slot_bytes == 0
+
+
+def test_a_step_that_does_not_wait_for_its_stores_has_other_bits_and_is_told():
+    """The control of the test above: all but the waits is the same."""
+    feeds = {**store_feeds(), "x": chain_feeds(64)["x"]}
+    unwaited = session(stores(store=True, ahead=-1), entries={"planner.link_mbps": "1"})
+    assert bits(unwaited, feeds) != bits(plain(stores(store=False)), feeds)
+    with pytest.raises(Exception, match="an earlier run of this session failed while 4 of its"):
+        unwaited.run(None, feeds)
+    assert drain() == 0
 
 
 def test_what_comes_back_may_be_an_output_of_the_graph():

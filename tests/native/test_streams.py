@@ -114,10 +114,10 @@ def test_each_wait_of_the_cuda_backend_is_needed(mutant: int, plain_build: Built
     assert done.returncode == 1 and " 0 wrong" not in done.stdout, done.stdout + done.stderr
 
 
-def other_bits(library: Path, driver: Path, edge: str = "x", mutant: int = 0) -> int:
-    """How many steps of a chain in ONNX Runtime had other bits."""
+def other_bits(library: Path, driver: Path, kind: str = "chain", mutant: int = 0) -> int:
+    """How many steps in ONNX Runtime had other bits."""
     child = environment(driver, mutant)
-    done = python("-m", "tests.native.on_fake_driver", library, edge, **child)
+    done = python("-m", "tests.native.on_fake_driver", library, kind, **child)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
@@ -126,6 +126,11 @@ def test_onnxruntime_keeps_every_bit_and_the_controls_do_not(plain_build: Built,
     assert other_bits(library, plain_build.driver) == 0
     assert other_bits(library, plain_build.driver, "no-x") > 0
     assert other_bits(library, plain_build.driver, mutant=4) > 0
+
+
+def test_updates_are_stored_on_the_host_and_not_without_the_wait(plain_build: Built, library: Path):
+    assert other_bits(library, plain_build.driver, "stores") == 0
+    assert other_bits(library, plain_build.driver, "stores", mutant=1) > 0
 
 
 DEVICE_POOL = """
@@ -249,7 +254,7 @@ def test_the_checks_for_a_gpu_hold_and_their_control_does_not(plain_build: Built
 
 def test_no_page_locked_memory_is_an_error_of_that_swap(plain_build: Built, library: Path):
     few = environment(plain_build.driver, FAKE_DRIVER_HOST_BYTES="1000")
-    done = python("-m", "tests.native.on_fake_driver", library, "x", **few)
+    done = python("-m", "tests.native.on_fake_driver", library, "chain", **few)
     assert done.returncode == 1 and "SwapOut:t0" in done.stderr
     assert f"no page-locked memory for a host slot of {96 * 96 * 4} bytes" in done.stderr
 

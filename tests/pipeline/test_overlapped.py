@@ -11,10 +11,9 @@ import pytest
 
 import planner
 from planner.graph.model import Operation
-from planner.graph.rules import LOAD_IN, SWAP_IN_DONE
+from planner.graph.rules import LOAD_IN, STORE_OUT, SWAP_IN_DONE, SWAP_OUT, TO_HOST
 from planner.native import counts
 from planner.pipeline.answer.explain import explain
-from planner.plan.problem import ActionKind
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.profile import read_profile
@@ -61,8 +60,15 @@ def opened(path: Path, level: int = 99, profile: Path | None = None) -> ort.Infe
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def swaps_of(result: OptimizeResult) -> int:
-    return sum(a.kind is ActionKind.SWAP_OUT for a in result.plan.schedule)
+def count_of(result: OptimizeResult, *op_types: str) -> int:
+    return sum(op.op_type in op_types for op in result.after.graph.operations)
+
+
+def stores_of(result: OptimizeResult) -> list[str]:
+    """Names of the outputs that StoreOut writes."""
+    graph = result.after.graph
+    stores = [op for op in graph.operations if op.op_type == STORE_OUT]
+    return [graph.tensors[op.inputs[2]].name for op in stores]
 
 
 def loads_of(result: OptimizeResult) -> list[str]:
@@ -83,9 +89,9 @@ def test_bits_of_steps_with_new_inputs_and_the_hosts_bytes(made):
         wanted, found = original.run(None, feeds), rewritten.run(None, feeds)
         assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
     after = counts()
-    assert swaps_of(made) > 0
-    assert after.swaps_out - before.swaps_out == STEPS * swaps_of(made)
-    assert after.swaps_in - before.swaps_in == STEPS * (swaps_of(made) + len(loads_of(made)))
+    assert count_of(made, SWAP_OUT) > 0
+    assert after.swaps_out - before.swaps_out == STEPS * count_of(made, SWAP_OUT, STORE_OUT)
+    assert after.swaps_in - before.swaps_in == STEPS * count_of(made, SWAP_IN_DONE)
     assert after.violations == before.violations
     assert after.live_slots == 0
     assert 0 < after.slot_bytes <= made.plan.planned.host_bytes
@@ -105,7 +111,7 @@ def test_the_order_is_the_planned_one_at_every_level(made, level, tmp_path):
 
 
 def test_each_tensor_goes_out_is_waited_for_and_comes_back_in_turns(made):
-    turns = ["SwapOut", "SwapOutDone", "SwapIn", "SwapInDone"]
+    turns, store = ["SwapOut", "SwapOutDone", "SwapIn", "SwapInDone"], ["StoreOut", "SwapOutDone"]
     tensors, ops = made.after.graph.tensors, made.after.graph.operations
 
     def is_load(op: Operation) -> bool:
@@ -115,12 +121,13 @@ def test_each_tensor_goes_out_is_waited_for_and_comes_back_in_turns(made):
     kinds: dict[str, list[str]] = {}
     nodes = {n.name: n for n in onnx.load(made.output_path, load_external_data=False).graph.node}
     for step in made.after.timeline.order:
-        if ops[step].op_type in turns and not is_load(ops[step]):
+        if ops[step].op_type in {*turns, *store} and not is_load(ops[step]):
             props = {p.key: p.value for p in nodes[ops[step].name].metadata_props}
             kinds.setdefault(props["pkg.planner.tensor"], []).append(ops[step].op_type)
     assert kinds
     for found in kinds.values():
-        assert found == turns * (len(found) // 4)
+        assert found in (store, turns * (len(found) // 4))
+    assert list(kinds.values()).count(store) == len(stores_of(made))
     first = ops[made.after.timeline.order[0]]
     assert first.op_type == "SwapBegin"
 
@@ -142,6 +149,19 @@ def test_what_lives_on_the_host_is_loaded_beside_the_operations_and_ahead(made):
     ]
     assert sum(count > 0 for count in between) >= len(between) / 2
     assert made.plan.planned.time_us < made.plan.one_stream_us
+
+
+def test_outputs_on_the_host_are_stored_beside_the_operations(made):
+    graph, order = made.after.graph, made.after.timeline.order
+    waiting = {t.name for t in graph.tensors if t.is_output} & set(made.plan.resident)
+    assert set(stores_of(made)) == {n for n in waiting if made.before.graph.tensor_named(n).shape}
+    copied = [graph.tensors[op.outputs[0]] for op in graph.operations if op.op_type == TO_HOST]
+    assert not any(t.shape for t in copied)
+    place = {op: step for step, op in enumerate(order)}
+    begun = {op.outputs[0]: op.id for op in graph.operations if op.op_type == STORE_OUT}
+    ended = {t: next(iter(graph.tensors[t].consumers)) for t in begun}
+    between = [place[ended[t]] - place[op] - 1 for t, op in begun.items()]
+    assert sum(count > 0 for count in between) >= len(between) / 2
 
 
 def test_apply_reads_the_plan_back_to_the_same_bytes(made, tmp_path):

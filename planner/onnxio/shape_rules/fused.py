@@ -29,8 +29,8 @@ def register(registry: OpShapeInferenceRegistry) -> None:
         registry.register("", "LayerNormalization", since_version=1)(layer_norm)
     for op_type in ("MemcpyToHost", "MemcpyFromHost"):
         registry.register("", op_type, since_version=1)(copied)
-    swaps = {"SwapIn": _swapped_in, "SwapInDone": copied, "LoadIn": copied}
-    swaps |= dict.fromkeys(("SwapBegin", "SwapOut", "SwapOutDone"), _token)
+    swaps = {"SwapIn": _as_told, "StoreTo": _as_told, "SwapInDone": copied, "LoadIn": copied}
+    swaps |= dict.fromkeys(("SwapBegin", "SwapOut", "StoreOut", "SwapOutDone"), _token)
     for op_type, rule in swaps.items():
         registry.register("planner.swap", op_type, since_version=1)(rule)
 
@@ -41,7 +41,7 @@ def _token(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     ctx.set_shape(node.outputs[0], ir.Shape([1]))
 
 
-def _swapped_in(ctx: ShapeInferenceContext, node: ir.Node) -> None:
+def _as_told(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     """What its attributes say."""
     dtype, shape = node.attributes.get_int("dtype"), node.attributes.get_ints("shape")
     if dtype is not None and shape is not None:

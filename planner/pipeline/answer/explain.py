@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from planner.files.reading import closest
-from planner.formulate import with_free_loads
+from planner.formulate import with_free_paging
 from planner.graph.model import Tensor, TensorId, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
@@ -184,7 +184,7 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}
     copies: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
     # replayed on the problem in which every swap of the file is possible
-    for t, birth, end in simulate(form.problem, rebuilt.actions).copies:
+    for t, birth, end in simulate(form.problem, rebuilt.actions, form.paging).copies:
         copies[t].append((birth, end))
     first: dict[int, int] = {}
     for i, action in enumerate(rebuilt.actions):
@@ -193,7 +193,7 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     return _State(
         rebuilt=rebuilt,
         problem=problem,
-        priced=with_free_loads(form, problem),
+        priced=with_free_paging(form, problem),
         actions=rebuilt.actions,
         copies=tuple(tuple(ranges) for ranges in copies),
         graph=back.graph,

@@ -12,7 +12,7 @@ from planner.choices import OrderTarget
 from planner.cost.measured import forget_times
 from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
-from planner.graph.rules import COPIES
+from planner.graph.rules import IN_CPU_MEMORY
 from planner.halving import DTYPE, LARGEST
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
@@ -309,4 +309,4 @@ def _can_be_fed(prepared: Prepared, graph: TrainingGraph) -> bool:
 
 
 def _has_swaps(graph: TrainingGraph) -> bool:
-    return any(op.op_type in COPIES for op in graph.operations)
+    return any(op.op_type in IN_CPU_MEMORY for op in graph.operations)

@@ -14,7 +14,7 @@ from planner import __version__
 from planner.errors import ModelError
 from planner.files.reading import shown
 from planner.files.structuring import Source, fields_of, read_json, structured
-from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_loads
+from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_paging
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.pipeline.levers.host_budget import host_memory_of
@@ -143,7 +143,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
 
 def _between_us(replay: Replay) -> float:
     """How much longer the schedule takes with every copy between the operations."""
-    return replay.swap_us + replay.loads_us - replay.stall_us
+    return replay.swap_us + replay.paged_us - replay.stall_us
 
 
 def _copies_note(settings: Settings, replay: Replay, cost: PredictedCost) -> tuple[str, ...]:
@@ -393,12 +393,12 @@ def schedule_of(
             raise ModelError(f"the plan names {action.target!r}, which the model has not")
         actions.append(Action(kind=action.kind, target=names[action.target]))
     if plan.copies == "overlapped":
-        form = with_loads(form, graph)
+        form = with_paging(form, graph)
     try:
-        simulate(form.problem, actions)
+        simulate(form.problem, actions, form.paging)
     except InvalidScheduleError as error:
         raise ModelError(f"the plan cannot be carried out: {error}") from None
-    odd = unpaired(form.problem, actions, beside=plan.copies == "overlapped")
+    odd = unpaired(form.problem, actions, form.paging, beside=plan.copies == "overlapped")
     if odd is not None:
         raise ModelError(
             f"the plan's copies of {form.problem.tensors[odd].name!r} are not each waited for and "

@@ -14,7 +14,7 @@ from planner.pipeline.solve.policy import POLICY
 from planner.runtime.memory.missed import missed_bytes
 from planner.runtime.optimizers.fusion_pins import TakenError
 
-_COPIES = frozenset({Role.SWAP_OUT, Role.SWAP_IN, Role.PAGE_IN, Role.PAGE_OUT})
+_COPIES = frozenset({Role.SWAP_OUT, Role.SWAP_IN, Role.PAGE_IN, Role.PAGE_OUT, Role.STORE_TO})
 
 
 def loosened(planned: Planned, settings: Settings) -> Planned:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from planner.choices import BudgetOf
 from planner.fit.demands import demands_of
 from planner.fit.search import first_region
-from planner.formulate import Formulation, with_loads
+from planner.formulate import Formulation, with_paging
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.rules import COPIES
+from planner.graph.rules import IN_CPU_MEMORY
 from planner.lower.rewrite import Rewritten
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
@@ -19,7 +19,7 @@ from planner.pipeline.solve.orders import BaseOrder, Settings
 from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.read_back import ReadBack, lowered_as, read_back
 from planner.plan.planfile import Arena, Pool
-from planner.plan.problem import Action, ActionKind
+from planner.plan.problem import NO_PAGING, Action, ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.build import has_pool
 from planner.runtime.device.forecast import arena_room, device_forecast
@@ -88,13 +88,13 @@ class Planned:
         """Whether its actions stay in their order: waits for copies beside them depend on it."""
         actions = () if self.solved.candidate is None else self.solved.candidate.actions
         is_waited = any(action.kind is ActionKind.SWAP_OUT_DONE for action in actions)
-        return is_waited or bool(self.formulation.loads)
+        return is_waited or bool(self.formulation.paging.loads)
 
     @property
     def pool(self) -> Pool | None:
         """The pool on the CPU, with room for constant weights that kernels pack; None where copies to the
         host lie in the CPU's memory, too."""
-        is_shared = any(op.op_type in COPIES for op in self.graph.operations)
+        is_shared = any(op.op_type in IN_CPU_MEMORY for op in self.graph.operations)
         if self.needed_bytes is None or is_shared or not has_pool():
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
@@ -166,15 +166,17 @@ def _first_region(
 
 
 def _beside(form: Formulation, solved: Solved, actions: Sequence[Action]) -> Solved:
-    """The solution with its loads where they hide, and the waits that its copies need. With loads, what
-    was proved of copies between the operations is left behind."""
-    problem, loads = form.problem, form.loads
-    listed = with_waits(problem, begun_early(problem, actions, loads), loads)
-    solved = replace(solved, candidate=candidate_of(problem, listed, loads))
-    if not loads:
+    """The solution with its loads where they hide, and the waits that its copies need. With loads or
+    stores, what was proved of copies between the operations is left behind."""
+    problem, paging = form.problem, form.paging
+    listed = with_waits(problem, begun_early(problem, actions, paging), paging)
+    solved = replace(solved, candidate=candidate_of(problem, listed, paging))
+    if paging == NO_PAGING:
         return solved
-    loads_us = sum(problem.ops[op].duration_us for op in loads)
-    bound_us = max(loads_us, problem.base_duration_us - loads_us)
+    ins_us, outs_us = (
+        sum(problem.ops[op].duration_us for op in ops) for ops in (paging.loads, paging.stores)
+    )
+    bound_us = max(ins_us, outs_us, problem.base_duration_us - ins_us - outs_us)
     return replace(solved, bound_us=bound_us, bound_class="any schedule")
 
 
@@ -198,7 +200,7 @@ def lowered_plan(
     assert solved.candidate is not None
     target = prepared.target
     if form.problem.overlap:
-        form = with_loads(form, prepared.graph)
+        form = with_paging(form, prepared.graph)
         solved = _beside(form, solved, solved.candidate.actions)
     candidate = solved.candidate
     assert candidate is not None

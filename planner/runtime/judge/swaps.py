@@ -15,7 +15,7 @@ from typing import Any
 import numpy.typing as npt
 
 from planner.graph.model import TrainingGraph
-from planner.graph.rules import COMING_IN, COPIES, SWAP_OPERATORS, SWAP_OUT
+from planner.graph.rules import COMING_IN, COPIES, STORE_OUT, SWAP_OPERATORS, SWAP_OUT
 from planner.results import CopyCheck, ExtraCopy
 from planner.running.digest import digest_of
 from planner.runtime.options import Opening
@@ -26,7 +26,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 RUNS = 3
 _JITTER_US = 200
-_KINDS = COPIES | COMING_IN | {SWAP_OUT}
+_OUT = frozenset({SWAP_OUT, STORE_OUT})
+_KINDS = COPIES | COMING_IN | _OUT
 
 
 def has_swaps(graph: TrainingGraph) -> bool:
@@ -44,7 +45,7 @@ def copy_check(graph: TrainingGraph, run: Sequence[NodeEvent]) -> CopyCheck:
         if op.op_type in _KINDS:
             made = sum(tensors[t].bytes for t in op.outputs)
             planned[op.name] = (op.op_type, made)
-            moved += tensors[op.inputs[0]].bytes if op.op_type == SWAP_OUT else made
+            moved += tensors[op.inputs[0]].bytes if op.op_type in _OUT else made
     ran = {e.name: (e.op_type, e.output_bytes or 0) for e in run if e.op_type in _KINDS}
     missing = tuple(name for name, what in planned.items() if ran.get(name) != what)
     return CopyCheck(
@@ -117,9 +118,9 @@ def watched(
             f"{violations} swap(s) read or wrote memory that was not theirs: planner's library found "
             "other checksums or canaries than it left"
         )
-    swaps = after.swaps_in - before.swaps_in
+    outs, ins = after.swaps_out - before.swaps_out, after.swaps_in - before.swaps_in
     note = (
         f"swaps were watched in {RUNS} runs on a link of {link_mbps:,} MB/s each way, with jitter: "
-        f"{swaps:,} copies back, {violations or 'no'} violations"
+        f"{outs:,} copies out, {ins:,} in, {violations or 'no'} violations"
     )
     return failures, note
