@@ -9,9 +9,14 @@ has no kernel for it; there one element is read, by `GatherND`. The rules of eac
 
 from __future__ import annotations
 
-from planner.graph.model import Tensor
-from planner.graph.rules import SWAP_TOKENS
-from planner.targets import AnchorRule, Target
+from dataclasses import replace
+
+from planner.graph.marks import PLANNER_ATTRIBUTE, mark_of
+from planner.graph.model import Role, Tensor, TrainingGraph
+from planner.graph.rules import LEFT_ON_HOST, PER_READER, SWAP_TOKENS
+from planner.lower.steps import Step
+from planner.onnxio.names import FreeNames
+from planner.targets import CPU, AnchorRule, Target
 
 _SCALARS = {"Size": "int64", "OptionalHasElement": "bool", "SequenceLength": "int64"}
 """Element type of a result that is a scalar, whatever is anchored."""
@@ -39,3 +44,94 @@ def anchor_operator(target: Target, tensor: Tensor, opset: int, *, on_host: bool
     rules: tuple[AnchorRule, ...] = target.host_anchors if on_host else target.anchors
     rank = len(tensor.shape)
     return next((r.op_type for r in rules if r.fits(tensor.dtype, rank, opset)), None)
+
+
+class Anchorer:
+    """Makes the nodes that pin the order, in a rewritten graph that is being built.
+
+    Args:
+        names: that are free in the model.
+        target: what the model is written for.
+        opset: the model's operator set of the default domain.
+    """
+
+    def __init__(
+        self, graph: TrainingGraph, names: FreeNames, target: Target = CPU, opset: int = 1
+    ) -> None:
+        self.graph = graph
+        self.names = names
+        self.target = target
+        self.opset = opset
+        self.ids = {t.name: t.id for t in graph.tensors}
+        self.number = last_number(graph)
+
+    def can_anchor(self, step: Step) -> bool:
+        """Whether some output of `step` can be anchored without a copy."""
+        return any(value and self._anchor_operator(step, value) for value in step.writes.values())
+
+    def anchor(self, step: Step, value: str | None = None) -> Step | None:
+        """A node that reads next to nothing of an output of `step`; None where there is none such.
+
+        Args:
+            value: the output; None for the first that can be anchored.
+        """
+        values = [v for v in step.writes.values() if v] if value is None else [value]
+        for value in values:
+            op_type = self._anchor_operator(step, value)
+            if op_type is not None:
+                number = self._next()
+                tensor, on_host = self._origin(step, value)
+                return Step(
+                    role=Role.ANCHOR,
+                    op_type=op_type,
+                    on_cpu=on_host and self.target.own_memory,
+                    name=self.names.fresh(f"{value}__anchor_{number}"),
+                    tensor=tensor.id,
+                    reads={"": value},
+                    writes={"": self.names.fresh(f"{value}__size_{number}")},
+                    number=number,
+                )
+        return None
+
+    def host_copy(self, step: Step) -> Step:
+        """A copy to the host of an output of `step`, to be anchored there in its stead."""
+        value = next(v for v in step.writes.values() if v)
+        number = self._next()
+        return Step(
+            role=Role.ANCHOR,
+            op_type="MemcpyToHost",
+            name=self.names.fresh(f"{value}__anchor_copy_{number}"),
+            tensor=self._origin(step, value)[0].id,
+            reads={"": value},
+            writes={"": self.names.fresh(f"{value}__anchored_{number}")},
+            number=number,
+        )
+
+    def _anchor_operator(self, step: Step, value: str) -> str | None:
+        if step.op is not None and self.graph.operations[step.op].op_type in PER_READER:
+            return None  # a second reader would be given a copy of it
+        tensor, on_host = self._origin(step, value)
+        return anchor_operator(self.target, tensor, self.opset, on_host=on_host)
+
+    def _origin(self, step: Step, value: str) -> tuple[Tensor, bool]:
+        """(the original tensor that a value of `step` is like, whether it is on the host)."""
+        if step.op is None:
+            assert step.tensor is not None
+            tensor = self.graph.tensors[step.tensor]
+            own = own_type(step.op_type, tensor)
+            if own is not None:
+                tensor = replace(tensor, dtype=own[0], shape=own[1])
+            return tensor, step.op_type in LEFT_ON_HOST
+        name = next(name for name, written in step.writes.items() if written == value)
+        tensor = self.graph.tensors[self.ids[name]]
+        return tensor, tensor.on_host
+
+    def _next(self) -> int:
+        self.number += 1
+        return self.number
+
+
+def last_number(graph: TrainingGraph) -> int:
+    """The highest number that a node of an earlier plan carries; 0 where there is none."""
+    marks = (mark_of((op.attributes or {}).get(PLANNER_ATTRIBUTE)) for op in graph.operations)
+    return max((mark[1] for mark in marks if mark is not None), default=0)

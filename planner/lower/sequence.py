@@ -8,14 +8,12 @@ swapped in is a view of that copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from planner.formulate import Formulation
-from planner.graph.marks import PLANNER_ATTRIBUTE, mark_of
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.graph.rules import COPIES, LEFT_ON_HOST, PER_READER
+from planner.graph.rules import COPIES
 from planner.lower import steps
-from planner.lower.anchors import anchor_operator, own_type
+from planner.lower.anchors import Anchorer
 from planner.lower.steps import Step
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action, ActionKind
@@ -26,7 +24,7 @@ _BARE = COPIES | {"QuantizeLinear"}
 (core/optimizer/qdq_transformer/qdq_propagation.cc)."""
 
 
-class Sequencer:
+class Sequencer(Anchorer):
     """Builds the steps of one schedule.
 
     Args:
@@ -43,11 +41,7 @@ class Sequencer:
         target: Target = CPU,
         opset: int = 1,
     ) -> None:
-        self.graph = graph
-        self.names = names
-        self.target = target
-        self.opset = opset
-        self.ids = {t.name: t.id for t in graph.tensors}
+        super().__init__(graph, names, target, opset)
         self.form = formulation
         self.steps: list[Step] = []
         self.value: dict[TensorId, str] = {t.id: t.name for t in graph.tensors}
@@ -64,14 +58,11 @@ class Sequencer:
         self.beside: set[TensorId] = set()  # copied beside the operations
         self.swap_run = ""  # names the run for copies out
         self.stores: dict[TensorId, OpId] = {}  # page-outs beside the operations, by what they read
-        self.leaving: dict[
-            TensorId, tuple[str, str]
-        ] = {}  # what SwapOut or StoreOut made, and read
+        self.leaving: dict[TensorId, tuple[str, str]] = {}  # what a copy out made, and read
         self.coming: dict[TensorId, tuple[str, str]] = {}  # what SwapIn made; the name wanted of it
         self.barriers: dict[tuple[str, int], str] = {}
         self.action_nodes: list[str] = []
         self.stage = 0
-        self.number = last_number(graph)
 
     def build(self, actions: Sequence[Action]) -> list[Step]:
         """Steps for `actions`, views and barriers included.
@@ -354,71 +345,6 @@ class Sequencer:
                     steps.extend([anchor] if anchor is not None else [])
         self.steps = steps
 
-    def can_anchor(self, step: Step) -> bool:
-        """Whether some output of `step` can be anchored without a copy."""
-        return any(value and self._anchor_operator(step, value) for value in step.writes.values())
-
-    def anchor(self, step: Step, value: str | None = None) -> Step | None:
-        """A node that reads next to nothing of an output of `step`; None where there is none such.
-
-        Args:
-            value: the output; None for the first that can be anchored.
-        """
-        values = [v for v in step.writes.values() if v] if value is None else [value]
-        for value in values:
-            op_type = self._anchor_operator(step, value)
-            if op_type is not None:
-                number = self._next()
-                tensor, on_host = self._origin(step, value)
-                return Step(
-                    role=Role.ANCHOR,
-                    op_type=op_type,
-                    on_cpu=on_host and self.target.own_memory,
-                    name=self.names.fresh(f"{value}__anchor_{number}"),
-                    tensor=tensor.id,
-                    reads={"": value},
-                    writes={"": self.names.fresh(f"{value}__size_{number}")},
-                    number=number,
-                )
-        return None
-
-    def host_copy(self, step: Step) -> Step:
-        """A copy to the host of an output of `step`, to be anchored there in its stead."""
-        value = next(v for v in step.writes.values() if v)
-        number = self._next()
-        return Step(
-            role=Role.ANCHOR,
-            op_type="MemcpyToHost",
-            name=self.names.fresh(f"{value}__anchor_copy_{number}"),
-            tensor=self._origin(step, value)[0].id,
-            reads={"": value},
-            writes={"": self.names.fresh(f"{value}__anchored_{number}")},
-            number=number,
-        )
-
-    def _anchor_operator(self, step: Step, value: str) -> str | None:
-        if step.op is not None and self.graph.operations[step.op].op_type in PER_READER:
-            return None  # a second reader would be given a copy of it
-        tensor, on_host = self._origin(step, value)
-        return anchor_operator(self.target, tensor, self.opset, on_host=on_host)
-
-    def _origin(self, step: Step, value: str) -> tuple[Tensor, bool]:
-        """(the original tensor that a value of `step` is like, whether it is on the host)."""
-        if step.op is None:
-            assert step.tensor is not None
-            tensor = self.graph.tensors[step.tensor]
-            own = own_type(step.op_type, tensor)
-            if own is not None:
-                tensor = replace(tensor, dtype=own[0], shape=own[1])
-            return tensor, step.op_type in LEFT_ON_HOST
-        name = next(name for name, written in step.writes.items() if written == value)
-        tensor = self.graph.tensors[self.ids[name]]
-        return tensor, tensor.on_host
-
-    def _next(self) -> int:
-        self.number += 1
-        return self.number
-
 
 def _borders(graph: TrainingGraph) -> dict[TensorId, OpId]:
     """For each tensor that a node on the CPU reads, the operation that copies it to the host."""
@@ -427,9 +353,3 @@ def _borders(graph: TrainingGraph) -> dict[TensorId, OpId]:
         for op in reversed(graph.operations)
         if op.op_type == "MemcpyToHost" and graph.tensors[op.inputs[0]].buffer == op.inputs[0]
     }
-
-
-def last_number(graph: TrainingGraph) -> int:
-    """The highest number that a node of an earlier plan carries; 0 where there is none."""
-    marks = (mark_of((op.attributes or {}).get(PLANNER_ATTRIBUTE)) for op in graph.operations)
-    return max((mark[1] for mark in marks if mark is not None), default=0)

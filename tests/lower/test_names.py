@@ -17,8 +17,8 @@ from onnx import numpy_helper
 
 from planner import api
 from planner.graph.marks import PLANNER_ATTRIBUTE
+from planner.lower.anchors import last_number
 from planner.lower.rewrite import Rewritten, rewrite
-from planner.lower.sequence import last_number
 from planner.onnxio.load import load_model
 from planner.onnxio.names import FreeNames, name_nodes
 from planner.pipeline.prepare.graphs import analysed_graph

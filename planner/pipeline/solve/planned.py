@@ -11,7 +11,7 @@ from planner.fit.search import first_region
 from planner.formulate import Formulation, with_paging
 from planner.graph.liveness import Timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.graph.rules import IN_CPU_MEMORY
+from planner.graph.rules import COPIES, STORE_TO
 from planner.lower.rewrite import Rewritten
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
@@ -92,17 +92,19 @@ class Planned:
 
     @property
     def pool(self) -> Pool | None:
-        """The pool on the CPU, with room for constant weights that kernels pack; None where copies to the
-        host lie in the CPU's memory, too."""
-        is_shared = any(op.op_type in IN_CPU_MEMORY for op in self.graph.operations)
+        """The pool on the CPU, with room for constant weights that kernels pack, and for outputs that are
+        stored; None where other copies to the host lie in the CPU's memory, too."""
+        operations, tensors = self.graph.operations, self.graph.tensors
+        is_shared = any(op.op_type in COPIES for op in operations)
         if self.needed_bytes is None or is_shared or not has_pool():
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
-        packed = in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1)
+        stored = (tensors[op.outputs[0]].bytes for op in operations if op.op_type == STORE_TO)
+        beside = sum(in_pages(b + PAGE_BYTES - 1) for b in (packable_bytes(self.graph), *stored))
         # what bodies and sequences take is a bound of live bytes, and not of each request that they make
-        bodies = any(op.inner_bytes for op in self.graph.operations)
+        bodies = any(op.inner_bytes for op in operations)
         is_known = not (bodies or self.graph.has_sequences)
-        return Pool(bytes=size + packed, is_proved=is_known)
+        return Pool(bytes=size + beside, is_proved=is_known)
 
     @property
     def arena(self) -> Arena | None:
