@@ -1,4 +1,4 @@
-// The six operators as ONNX Runtime takes them.
+// The operators as ONNX Runtime takes them.
 #pragma once
 
 #include "common.h"
