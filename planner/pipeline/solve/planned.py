@@ -94,17 +94,19 @@ class Planned:
     def pool(self) -> Pool | None:
         """The pool on the CPU, with room for constant weights that kernels pack, and for outputs that are
         stored; None where other copies to the host lie in the CPU's memory, too."""
-        operations, tensors = self.graph.operations, self.graph.tensors
+        operations = self.graph.operations
         is_shared = any(op.op_type in COPIES for op in operations)
         if self.needed_bytes is None or is_shared or not has_pool():
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
-        stored = (tensors[op.outputs[0]].bytes for op in operations if op.op_type == STORE_TO)
-        beside = sum(in_pages(b + PAGE_BYTES - 1) for b in (packable_bytes(self.graph), *stored))
+        if any(op.op_type == STORE_TO for op in operations):
+            threads = most_threads()
+            size = max(size, pool_bytes(self.graph, self.order, threads=threads, host_in_pool=True))
+        packed = in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1)
         # what bodies and sequences take is a bound of live bytes, and not of each request that they make
         bodies = any(op.inner_bytes for op in operations)
         is_known = not (bodies or self.graph.has_sequences)
-        return Pool(bytes=size + beside, is_proved=is_known)
+        return Pool(bytes=size + packed, is_proved=is_known)
 
     @property
     def arena(self) -> Arena | None:

@@ -194,9 +194,12 @@ def demand_of(
     )
 
 
-def demand_under_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> Demand:
+def demand_under_cap(
+    graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1, host_in_arena: bool = False
+) -> Demand:
     """The demand of `order` in sessions that are capped, with the small initializers."""
-    return replace(demand_of(graph, order, threads=threads), reserved=_reserved_sizes(graph))
+    demand = demand_of(graph, order, threads=threads, host_in_arena=host_in_arena)
+    return replace(demand, reserved=_reserved_sizes(graph))
 
 
 def simulate(

@@ -115,7 +115,12 @@ class PagedPool:
 
 
 def pool_bytes(
-    graph: TrainingGraph, order: Sequence[OpId], *, threads: int, page_bytes: int = PAGE_BYTES
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    *,
+    threads: int,
+    page_bytes: int = PAGE_BYTES,
+    host_in_pool: bool = False,
 ) -> int:
     """The least pool on the CPU in which a step of `order` runs.
 
@@ -123,8 +128,9 @@ def pool_bytes(
 
     Args:
         threads: of the session: kernels' temporary bytes are those of that many.
+        host_in_pool: count outputs that are stored on the host as well, as the CPU's pool holds them.
     """
-    demand = demand_under_cap(graph, order, threads=threads)
+    demand = demand_under_cap(graph, order, threads=threads, host_in_arena=host_in_pool)
     pool = PagedPool(page_bytes=page_bytes)
     for size in (*demand.reserved, *demand.fed):
         pool.allocate(size)
