@@ -1,43 +1,66 @@
-"""Memory to the byte: `python -m reports.native [MODEL.onnx[:PERCENT]...]`.
+"""Memory to the byte: `python -m reports.native [MODEL.onnx:PERCENT...]`.
 
     python -m reports.native                              the samples at 60 and 40% of their peak
-    python -m reports.native graph.onnx:60                another training graph, at 60%
+    python -m reports.native graph.onnx:60 --steps 20     another training graph, at 60%
 
-Each is planned for the CPU, recompute only, with a budget of live bytes (the least that has a plan,
-where that one has none). The rewritten file then runs by `planner.open_session(file, pool=SIZE)`,
-four steps in a process of its own for each size: in the pool that is predicted, in one a page
-smaller, and, where these do not tell it, in others until the least pool that runs is known. Beside
-it: the least arena of ONNX Runtime's that the plan has room in, by its replay, and how far the
-process grows by each way to open the file. Rows go to `reports/native.json`, the page to
-`reports/native.md`.
+Each is planned for the CPU thrice, with a budget of live bytes (the least that has a plan, where that
+one has none): recompute only, swaps only, and both; swaps run beside the operations. The rewritten file
+then runs by `planner.open_session(file, pool=SIZE)` in a process of its own for each size: in the pool
+that is predicted, in one a page smaller, and, where these do not tell it, in others until the least
+pool that runs is known. In that one many steps with new inputs are compared with the original's, bit
+for bit. Beside it: the least arena of ONNX Runtime's that the plan has room in, by its replay; the
+order in which the nodes run at each of ONNX Runtime's levels; and how far the process grows, with what
+of that is not the pool. Rows go to `reports/native.json`, the page to `reports/native.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import onnxruntime as ort
 
 from planner.errors import InfeasibleBudgetError
 from planner.graph.schedule import OpId
+from planner.results import OptimizeResult
+from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.memory.arena import least_cap
 from planner.runtime.memory.paged import PAGE_BYTES, pool_bytes
 from planner.runtime.options import most_threads
-from planner.units import format_bytes
+from planner.runtime.profile import read_profile
+from planner.runtime.swapping import register_for
+from reports.native_page import page
 
 FOLDER = Path(__file__).parent
 RESULT, PAGE = FOLDER / "native.json", FOLDER / "native.md"
 ZOO = FOLDER.parent / "models" / "zoo"
-STEPS = 4
+STEPS = 200
+LEVELS = (0, 1, 2, 3, 99)
+_GROWING = 6
+"""Steps after which a process grows no more."""
+
 _ABOVE = 1.03
 """Times the least budget that has a plan: it was found by a search, and the next one may find less."""
 
+_GIVES_BACK = {
+    "MALLOC_MMAP_THRESHOLD_": "16384",
+    "MALLOC_MMAP_MAX_": "1000000",
+    "MALLOC_TRIM_THRESHOLD_": "0",
+    "MALLOC_TOP_PAD_": "0",
+}
+"""Has malloc give memory back as it is freed: what is never there at once is not added up."""
+
 Row = dict[str, Any]
+Levers = Literal["none", "only", "auto"]
+WAYS: dict[Levers, str] = {"none": "recompute", "only": "swaps", "auto": "both"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for the rows and the page")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan")
+    parser.add_argument("--steps", type=int, default=STEPS, help="with new inputs")
     options = parser.parse_args(arguments)
     asked = options.models or [
         f"{p}:{share}" for p in sorted(ZOO.glob("*.onnx")) for share in (60, 40)
@@ -55,52 +79,78 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: dict[str, Row] = json.loads(result.read_text()) if result.exists() else {}
     for text in asked:
         name, _, share = text.rpartition(":")
-        key = f"{Path(name).stem}, {share}%"
-        rows[key] = measured(Path(name), int(share), options.time_limit)
-        print(key, json.dumps(rows[key]), flush=True)
-        result.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        (options.folder / PAGE.name).write_text(page(rows), encoding="utf-8")
+        for swap, way in WAYS.items():
+            key = f"{Path(name).stem}, {share}%, {way}"
+            rows[key] = measured(Path(name), int(share), swap, options.time_limit, options.steps)
+            print(key, json.dumps(rows[key]), flush=True)
+            result.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            (options.folder / PAGE.name).write_text(page(rows), encoding="utf-8")
     return 0
 
 
-def measured(model: Path, percent: int, time_limit_s: float) -> Row:
+def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps: int) -> Row:
     """The row of one model at a share of its peak."""
-    import planner
-
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "planned.onnx"
-
-        def within(budget: str) -> planner.OptimizeResult:
-            return planner.optimize(
-                model,
-                budget=budget,
-                swap="none",
-                output=output,
-                time_limit_s=time_limit_s,
-                verify=False,
-            )
-
-        try:
-            done = within(f"{percent}%")
-        except InfeasibleBudgetError as error:
-            done = within(f"{int(_ABOVE * (error.least_peak_bytes or 0))}B")
+        done = _planned(model, f"{percent}%", swap, output, time_limit_s)
         graph, order = done.after.graph, tuple(OpId(op) for op in done.after.timeline.order)
-        predicted = pool_bytes(graph, order, threads=most_threads())
+        predicted = pool_bytes(graph, order, threads=most_threads(), host_in_pool=True)
         least, found = _least(model, output, predicted)
-        ways = {way: _run(model, output, way) for way in ("default", "file")}
+        bits = _run(model, output, f"{least}B", steps, "new")
+        wanted = _original_digests(model, steps)
         return {
             "budget_bytes": done.plan.budget_bytes,
             "peak_bytes": done.plan.planned.peak_bytes,
             "predicted_bytes": predicted,
             "least_bytes": least,
             "asked_bytes": found["asked_most_bytes"],
-            "mappings": found["mappings"],
-            "outputs": found["outputs"],
-            "identical": found["identical"],
             "arena_bytes": least_cap(graph, order, threads=most_threads()),
-            "grown_bytes": {"pool": found["grown_bytes"]}
-            | {way: done["grown_bytes"] for way, done in ways.items()},
+            "steps": steps,
+            "different": sum(a != b for a, b in zip(bits["digests"], wanted, strict=True)),
+            "outputs": len(wanted[0]),
+            "copies": bits["copies"] // steps,
+            "levels": len(LEVELS),
+            "levels_in_order": sum(_is_in_order(done, level, Path(folder)) for level in LEVELS),
+            "grown": found,
+            "original": _original_growth(model),
         }
+
+
+def _planned(
+    model: Path, budget: str, swap: Levers, output: Path, time_limit_s: float
+) -> OptimizeResult:
+    import planner
+
+    try:
+        return planner.optimize(
+            model,
+            budget=budget,
+            swap=swap,
+            copies=None if swap == "none" else "overlapped",
+            output=output,
+            force=True,
+            time_limit_s=time_limit_s,
+            verify=False,
+        )
+    except InfeasibleBudgetError as error:
+        least = f"{int(_ABOVE * (error.least_peak_bytes or 0))}B"
+        return _planned(model, least, swap, output, time_limit_s)
+
+
+def _is_in_order(done: OptimizeResult, level: int, folder: Path) -> bool:
+    """Whether a session at a level of optimizations runs the file's nodes in the planned order."""
+    assert done.output_path is not None
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel(level)
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    register_for(options, done.output_path)
+    session = ort.InferenceSession(done.output_path, options)
+    session.run(None, make_inputs(done.model_path, seed=0)[0])
+    (run,) = read_profile(Path(session.end_profiling()))
+    planned = [done.after.graph.operations[op].name for op in done.after.timeline.order]
+    return [event.name for event in run] == planned
 
 
 def _least(model: Path, output: Path, predicted: int) -> tuple[int, Row]:
@@ -124,64 +174,37 @@ def _least(model: Path, output: Path, predicted: int) -> tuple[int, Row]:
     return high, found
 
 
-def _run(model: Path, output: Path, way: str) -> Row:
-    """What four steps in a process of its own show; nothing where the pool has no room for them."""
-    command = [sys.executable, "-m", "reports.native_run", str(model), str(output), way, str(STEPS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+@cache
+def _original_digests(model: Path, steps: int) -> list[list[str]]:
+    return _run(model, model, "default", steps, "new")["digests"]
+
+
+@cache
+def _original_growth(model: Path) -> Row:
+    return _run(model, model, "default")
+
+
+def _run(
+    model: Path,
+    file: Path,
+    way: str,
+    steps: int = _GROWING,
+    inputs: Literal["new", "same"] = "same",
+) -> Row:
+    """What steps in a process of its own show; nothing where the pool has no room for them."""
+    command = [sys.executable, "-m", "reports.native_run", model, file, way, str(steps), inputs]
+    given = os.environ | (_GIVES_BACK if inputs == "same" else {})
+    done = subprocess.run(
+        [*map(str, command)], env=given, capture_output=True, text=True, check=False
+    )
     if done.returncode == 3:
         return {}
     if done.returncode:
-        raise SystemExit(f"{output.name} in a pool of {way}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-_HEAD = """# Memory to the byte
-
-Written by `python -m reports.native`: plans for the CPU, recompute only, for a share of the peak; four
-steps each by `planner.open_session(file, pool=SIZE)` in a process of its own.
-
-- *asked*: the most bytes that ONNX Runtime asked the pool for at once: results, what lies between, and
-  kernels' workspace. Inputs and large initializers lie beside it, as they do beside ONNX Runtime's arena.
-- *pool*: the least one in which the four steps run, in pages of 4 KiB, and how much that is over *asked*.
-  *predicted*: what planner says of it beforehand.
-- *arena*: the least one of ONNX Runtime's in one region that has room for the plan, by its replay, over
-  *asked*.
-- *identical*: outputs of the fourth step that are the bits of the original in a plain session.
-- *growth*: resident memory of the process from before the session on, at the most: in the least pool, by
-  `planner.open_session(file)` in the pool that the file asks for, and by
-  `onnxruntime.InferenceSession(file)` with default options.
-
-"""
-
-_COLUMNS = ("plan", "live peak", "asked", "pool", "over asked", "predicted", "arena", "identical")
-_GROWTH = {"pool": "growth: pool", "file": "open_session", "default": "default options"}
-
-
-def page(rows: dict[str, Row]) -> str:
-    """The page."""
-    columns = (*_COLUMNS, *_GROWTH.values())
-    lines = [_line(name, row) for name, row in rows.items()]
-    return "\n".join(
-        (f"{_HEAD}| {' | '.join(columns)} |", f"|---{'|---:' * (len(columns) - 1)}|", *lines, "")
-    )
-
-
-def _line(name: str, row: Row) -> str:
-    asked, least = row["asked_bytes"], row["least_bytes"]
-    off = row["predicted_bytes"] - least
-    grown = row["grown_bytes"]
-    cells = (
-        name,
-        format_bytes(row["peak_bytes"]),
-        format_bytes(asked),
-        format_bytes(least),
-        f"{least / asked - 1:+.2%}",
-        "the same" if not off else f"{off:+,} B",
-        f"{row['arena_bytes'] / asked - 1:+.1%}",
-        f"{row['identical']} of {row['outputs']}",
-        *(format_bytes(grown[way]) for way in _GROWTH),
-    )
-    return f"| {' | '.join(cells)} |"
+        raise SystemExit(f"{file.name} in a pool of {way}: {done.stderr[-2000:]}")
+    found: Row = json.loads(done.stdout.splitlines()[-1])
+    if inputs == "same":
+        del found["digests"]
+    return found
 
 
 if __name__ == "__main__":

@@ -1,67 +1,120 @@
-"""Steps of one file in one way: `python -m reports.native_run ORIGINAL PLANNED WAY STEPS`.
+"""Steps of one file in one way: `python -m reports.native_run ORIGINAL FILE WAY STEPS INPUTS`.
 
-WAY is "default", "file" (`planner.open_session`), or the size of a pool. One line of JSON on stdout;
-status 3 where the pool has no room.
+WAY is "default", "file" (`planner.open_session`), or the size of a pool; INPUTS "new" in each step, or
+the "same" throughout, where the process's memory is looked at. One line of JSON on stdout; status 3 where
+the pool has no room.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import re
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+_LOOKED_ON = 40
+"""Steps in which a thread looks for what kernels take: it may miss it in one."""
 
-def main(original: str, planned: str, way: str, steps: int) -> int:
+
+def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
     """Run and print."""
     import onnxruntime as ort
 
     import planner
     from planner import native
+    from planner.running.digest import digest_of
     from planner.runtime.feeds.inputs import make_inputs
 
-    feeds = make_inputs(Path(original), seed=1)[0]
-    in_pool = way not in ("default", "file")
-    before = _status("VmRSS")
+    native.library()
+    feeds = make_inputs(Path(original), seed=0)[0]
+    before, code_before = _status("VmRSS"), _status("RssFile")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    digests: list[list[str]] = []
     try:
         if way == "default":
-            session = ort.InferenceSession(planned)
+            session = ort.InferenceSession(file)
         else:
-            session = planner.open_session(planned, pool=way if in_pool else None)
-        found = session.run(None, feeds)
-        for _ in range(steps - 1):
-            del found
+            session = planner.open_session(file, pool=None if way == "file" else way)
+        created = _status("VmRSS") - before - (_status("RssFile") - code_before)
+        for step in range(steps):
+            if inputs == "same":
+                ort.InferenceSession.run(session, None, feeds)  # without copies for the caller
+                continue
             found = session.run(None, feeds)
+            digests.append([digest_of(np.asarray(array)) for array in found])
+            feeds = make_inputs(Path(original), seed=step + 1)[0]
+            del found
     except Exception as error:
-        there = native.pool() if in_pool else None
-        if there is None or not there.refusals:
+        there = native.pool()
+        if way in ("default", "file") or there is None or not there.refusals:
             raise
         print(error, file=sys.stderr)
         return 3
-    answer: dict[str, int] = {"grown_bytes": _status("VmHWM") - before}
-    if in_pool:
-        there = native.pool()
-        assert there is not None and there.pages_most * there.page_bytes <= there.pool_bytes
-        answer |= {"asked_most_bytes": there.asked_most_bytes, "mappings": there.mappings}
-    found = [np.array(array) for array in found]
-    del session
-    plain = ort.InferenceSession(original)
-    names = [output.name for output in plain.get_outputs()]
-    expected = plain.run(names, feeds)
-    same = sum(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
-    print(json.dumps(answer | {"outputs": len(names), "identical": same}))
+    grown, code = _status("VmHWM") - before, _status("RssFile") - code_before
+    counts, pool = native.counts(), native.pool()
+    answer = {
+        "grown_bytes": grown,
+        "session_bytes": created,
+        "code_bytes": code,
+        "slot_bytes": counts.slot_bytes,
+        "copies": counts.swaps_out + counts.swaps_in,
+        "digests": digests,
+        "scratch_bytes": _scratch_bytes(session, feeds) if inputs == "same" else 0,
+    }
+    if pool is not None:
+        answer |= {"pool_bytes": pool.pool_bytes, "asked_most_bytes": pool.asked_most_bytes}
+        answer |= {"mappings": pool.mappings}
+    print(json.dumps(answer))
     return 0
+
+
+class _Heap(ctypes.Structure):
+    """What glibc's `mallinfo2` returns."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "used", "free", "keepcost")),
+    ]
+
+
+def _scratch_bytes(session: Any, feeds: dict[str, Any]) -> int:
+    """The most of malloc's memory that a run takes beside what is there before it: a thread looks on."""
+    import onnxruntime as ort
+
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = _Heap
+    seen: list[int] = [0]
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            heap = libc.mallinfo2()
+            seen[0] = max(seen[0], heap.used + heap.hblkhd)
+
+    heap = libc.mallinfo2()
+    before = heap.used + heap.hblkhd
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(_LOOKED_ON):
+        ort.InferenceSession.run(session, None, feeds)
+    is_over.set()
+    thread.join()
+    return seen[0] - before
 
 
 def _status(key: str) -> int:
     """Bytes of an entry of this process's status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return 1024 * int(line.split()[1])
-    raise LookupError(key)
+    text = Path("/proc/self/status").read_text()
+    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None, key
+    return 1024 * int(found[1])
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4], int(sys.argv[4])))
+    of, path, how, count, fed = sys.argv[1:]
+    sys.exit(main(of, path, how, int(count), fed))
