@@ -22,6 +22,8 @@ only and both; swaps run beside the operations, and so do copies of what lives o
   *predicted*: what planner says of it beforehand.
 - *arena*: the least one of ONNX Runtime's in one region that has room for the plan, by its replay, over
   *asked*.
+- Outputs that are stored on the host are in *asked* and *pool*, since the CPU's memory is the host's, and
+  in neither *live peak* nor *arena*.
 - *copies*: beside the operations in a step, out and in.
 - *other bits*: steps in which some output is not, to the bit, the original's in a plain session; each
   step has new inputs, and runs in the least pool.
@@ -43,7 +45,8 @@ Results lie in the pool; `open_session` copies them out of it for the caller, wh
 - *scratch*: what runs take of malloc beside all that, at the most, which a second thread reads off
   (`mallinfo2`): kernels' buffers that no allocator of ONNX Runtime's gives them. A control: the
   original's, in a session of default options.
-- *unexplained*: the growth less all of these and the pool, as a share of the pool.
+- *unexplained*: the growth less all of these and the pool, as a share of the pool;
+  below 0 where scratch is not at its most when the pool is.
 
 malloc was set to give memory back as it is freed (`MALLOC_TRIM_THRESHOLD_` and others).
 
