@@ -300,10 +300,8 @@ class Bound:
         try:
             self.session.run_with_iobinding(binding)
         except Exception as error:
-            if is_built():
-                drain(
-                    here=True
-                )  # copies of the run may still read the feeds, and write the buffers
+            if is_built():  # copies of the run may still read the feeds, and write the buffers
+                drain(here=True)
             raise ModelError(f"ONNX Runtime does not run the step: {first_line(error)}") from error
         self._turn = 1 - self._turn
         if len(made) == len(self._results):
