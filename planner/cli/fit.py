@@ -71,7 +71,9 @@ def fit(
     found = found.named(graph.called)
     emit(found, partial(print_fit, in_full=verbosity.verbose), json=json)
     if graph.made_by:
-        note(f"{graph.called} is the graph that this makes: {graph.made_by}")
+        note(
+            f"{graph.called} is the step of {graph.of}, in the graph that this makes: {graph.made_by}"
+        )
     missing = [device.hardware for device in found.devices if not device.fits]
     if missing:
         raise InfeasibleBudgetError(
@@ -88,12 +90,13 @@ class _Graph:
     Attributes:
         called: as the report names it.
         options: arguments of `fit_devices`.
-        made_by: the command that writes it, where it was made for this alone.
+        of, made_by: the class, and the command that writes it, where it was made for this alone.
     """
 
     path: Path
     called: Path
     options: Mapping[str, Any]
+    of: str = ""
     made_by: str = ""
 
 
@@ -129,4 +132,5 @@ def _graph_of(model: Path, asked: o.Said, report: Progress) -> Iterator[_Graph]:
         path = Path(folder) / called
         export_training_graph(**step, optimizer=_OPTIMIZER).save(path)
         options = {**asked.typed, "dims": {BATCH: batch}}
-        yield _Graph(path=path, called=called, options=options, made_by=shlex.join(words))
+        made_by = shlex.join(words)
+        yield _Graph(path=path, called=called, options=options, of=step["name"], made_by=made_by)

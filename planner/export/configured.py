@@ -57,19 +57,31 @@ def configured_step(source: str, dims: Mapping[str, int]) -> dict[str, Any]:
     """
     config = _configuration(source)
     build = _class(config, source)
-    with torch.device("meta"):
-        module: nn.Module = build._from_config(config, dtype=torch.float32)
+    # of no matter for shapes, and a configuration may leave them out
+    wanted = ["decoder_start_token_id"] if config.is_encoder_decoder else []
+    wanted += ["pad_token_id"] if build.__name__.endswith(_A_LABEL_EACH) else []
+    for name in wanted:
+        if getattr(config, name, None) is None:
+            setattr(config, name, 0)
+    try:
+        with torch.device("meta"):
+            module: nn.Module = build._from_config(config, dtype=torch.float32)
+    except Exception as error:
+        raise UsageError(
+            f"{HUB}{source}: transformers builds no {build.__name__} of it: {_first_line(error)}"
+        ) from error
+    for part in module.modules():
+        if hasattr(
+            part, "warn_if_padding_and_no_attention_mask"
+        ):  # which reads the tokens to do so
+            setattr(part, "warn_if_padding_and_no_attention_mask", lambda *_: None)  # noqa: B010
     batch = dims.get(BATCH, _EXAMPLE_BATCH)
-    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = (
-            0  # before the shifted labels; a configuration may leave it out
-        )
     if module.main_input_name not in _DIMS:
         raise UsageError(_neither(source, build.__name__))
     inputs = _inputs(module, config, batch, dims)
     return {
         "module": module.train(),
-        "example_inputs": {**inputs, "labels": _labels(build.__name__, inputs, source)},
+        "example_inputs": {**inputs, "labels": _labels(build.__name__, config, inputs, source)},
         "dynamic_batch": BATCH not in dims,
         "name": build.__name__,
     }
@@ -93,25 +105,28 @@ def _configuration(source: str) -> Any:
         return transformers.AutoConfig.for_model(source)
     try:
         return transformers.AutoConfig.from_pretrained(source, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of its checks, of which there are many kinds
         raise UsageError(
-            f"{HUB}{source}: no configuration: {str(error).strip().splitlines()[0]}. Give a config.json "
-            f"or its folder, a kind of model ({HUB}gpt2, {HUB}llama), or a model in the Hub's local cache"
+            f"{HUB}{source}: no configuration: {_first_line(error)}. Give a config.json or its folder, "
+            f"a kind of model ({HUB}gpt2, {HUB}llama), or a model in the Hub's local cache"
         ) from error
 
 
 def _class(config: Any, source: str) -> Any:
-    """The model's class: as the configuration names it, or the first that trains such a model."""
+    """The model's class: as the configuration names it; where it names none, the first that trains such a
+    model."""
     import transformers
 
-    named = [getattr(transformers, name, None) for name in config.architectures or ()]
     tasks = _OF_TWO_PARTS if config.is_encoder_decoder else _TASKS
-    mapped = [getattr(transformers, task)._model_mapping.get(type(config), None) for task in tasks]
+    names = [*(config.architectures or ())]
+    found = [getattr(transformers, name, None) for name in names] or [
+        getattr(transformers, task)._model_mapping.get(type(config), None) for task in tasks
+    ]
     several = any(hasattr(config, name) for name in ("vision_config", "audio_config"))
-    for found in () if several else (*named, *mapped):
-        if found is not None and found.__name__.endswith((*_A_LABEL_EACH, *_A_LABEL_A_TOKEN)):
-            return found
-    raise UsageError(_neither(source, type(config).__name__))
+    for build in () if several else found:
+        if build is not None and build.__name__.endswith((*_A_LABEL_EACH, *_A_LABEL_A_TOKEN)):
+            return build
+    raise UsageError(_neither(source, ", ".join(names) or type(config).__name__))
 
 
 def _inputs(
@@ -133,13 +148,26 @@ def _inputs(
     return {"input_ids": torch.empty(batch, seq, dtype=torch.int64, device="meta")}
 
 
-def _labels(name: str, inputs: Mapping[str, torch.Tensor], source: str) -> torch.Tensor:
+def _labels(
+    name: str, config: Any, inputs: Mapping[str, torch.Tensor], source: str
+) -> torch.Tensor:
+    """As the loss of transformers takes them, by `problem_type` and `num_labels`."""
     first = next(iter(inputs.values()))
     if name.endswith(_A_LABEL_EACH):
-        return torch.empty(first.shape[0], dtype=torch.int64, device="meta")
+        count, problem = config.num_labels, config.problem_type
+        if problem is None and count == 1:
+            problem = "regression"
+        if problem not in ("regression", "multi_label_classification"):
+            return torch.empty(first.shape[0], dtype=torch.int64, device="meta")
+        is_flat = count == 1 and problem == "regression"
+        return torch.empty(first.shape[0], *([] if is_flat else [count]), device="meta")
     if "input_ids" not in inputs:
         raise UsageError(_neither(source, name))
     return torch.empty(first.shape, dtype=torch.int64, device="meta")
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _neither(source: str, name: str) -> str:

@@ -117,3 +117,27 @@ def fmax(x: Tensor, y: Tensor) -> Tensor:
 
 def fmin(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), y, torch.where(torch.isnan(y), x, torch.minimum(x, y)))
+
+
+def logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    """log(exp x + exp y), for any size of both."""
+    apart = torch.where(
+        x == y, torch.zeros_like(x + y), x - y
+    ).abs()  # infinite ones are equal, too
+    return torch.maximum(x, y) + torch.log1p(torch.exp(-apart))
+
+
+def logaddexp2(x: Tensor, y: Tensor) -> Tensor:
+    """The same to the base 2."""
+    return logaddexp(x * math.log(2), y * math.log(2)) / math.log(2)
+
+
+def logcumsumexp(x: Tensor, axis: int) -> Tensor:
+    """log of the sums of exp of ever more elements, each less their largest: n² differences."""
+    rows = x.movedim(axis, -1).unsqueeze(-2)
+    upto = torch.ones(x.shape[axis], x.shape[axis], dtype=torch.bool).tril()
+    terms = torch.where(upto, rows, torch.full((), -math.inf, dtype=x.dtype))
+    most = terms.amax(-1, keepdim=True)
+    most = torch.where(most.abs() == math.inf, torch.zeros_like(most), most)
+    found = torch.exp(terms - most).sum(-1).log() + most.squeeze(-1)
+    return found.movedim(-1, axis)

@@ -23,7 +23,7 @@ from planner.export.training import ExportedGraph, export_training_graph
 
 SMALL = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
 TEXT = {
-    "gpt2": dict(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2),
+    "gpt2": dict(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2, pad_token_id=0),
     "llama": SMALL | dict(intermediate_size=64, max_position_embeddings=16, num_key_value_heads=1),
     "bert": SMALL | dict(intermediate_size=64, max_position_embeddings=16),
     "t5": dict(vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2),
@@ -91,7 +91,7 @@ def test_the_class_that_is_named_is_taken(folder: Path) -> None:
     [
         (
             "bert",
-            ["BertForQuestionAnswering"],
+            ["BertForMaskedLM"],
             {"heads": 2},
             "has no dim 'heads'; it has batch and seq",
         ),
@@ -105,6 +105,36 @@ def test_what_cannot_be_made_is_said(
     source = saved(folder, kind, TEXT.get(kind, {}), *classes)
     with pytest.raises(UsageError, match=said):
         configured_step(source, dims)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "dtype"),
+    [
+        ({"num_labels": 1}, (2,), torch.float32),
+        ({"num_labels": 5}, (2,), torch.int64),
+        ({"num_labels": 5, "problem_type": "multi_label_classification"}, (2, 5), torch.float32),
+        ({"num_labels": 5, "problem_type": "regression"}, (2, 5), torch.float32),
+    ],
+)
+@pytest.mark.parametrize(
+    "kind", ["BertForSequenceClassification", "LlamaForSequenceClassification"]
+)
+def test_labels_are_as_the_loss_takes_them(
+    folder: Path, kind: str, options: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    name = kind.partition("For")[0].lower()
+    step = configured_step(saved(folder, name, TEXT[name] | options, kind), {"seq": 8})
+    labels = step["example_inputs"]["labels"]
+    assert (tuple(labels.shape), labels.dtype) == (shape, dtype)
+    export_training_graph(**step)
+
+
+def test_a_configuration_that_transformers_refuses(folder: Path) -> None:
+    source = saved(folder, "llama", TEXT["llama"])
+    text = Path(source).read_text().replace('"hidden_size": 32', '"hidden_size": "32"')
+    Path(source).write_text(text)
+    with pytest.raises(UsageError, match="no configuration: "):
+        configured_step(source, {})
 
 
 def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:

@@ -40,7 +40,40 @@ def inside(x: Tensor) -> Tensor:
     return x.tanh() * 0.9
 
 
+EDGES = torch.tensor([[-1.0, 1.0, 0.0, 6.0, 0.5, 2.0]] * 4)
+
+
+def at(x: Tensor, values: Tensor) -> Tensor:
+    """These values, with the gradient of x."""
+    return x - x.detach() + values
+
+
+def attention(x: Tensor, shown: Tensor) -> Tensor:
+    """Of four queries, of which the second sees nothing."""
+    heads = x.reshape(1, 1, 4, 6)
+    return F.scaled_dot_product_attention(heads, heads * 2, heads.tanh(), attn_mask=shown)
+
+
+SHOWN = torch.tensor(
+    [[True, False, True, True], [False] * 4, [True] * 4, [False, True, True, False]]
+)
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    # where a rule may go wrong
+    "attention to nothing": lambda x: attention(x, SHOWN),
+    "attention to nothing, by a sum": lambda x: attention(
+        x, torch.zeros(4, 4).masked_fill(~SHOWN, -torch.inf)
+    ),
+    "clipped, at the bounds": lambda x: F.hardtanh(at(x, EDGES)) + F.relu6(at(x, EDGES)) * 2,
+    "root of what a ReLU keeps at 0": lambda x: F.relu(at(x, EDGES)).sqrt(),
+    "pooled by norm, of zeros": lambda x: F.lp_pool1d(at(x, EDGES.relu() * 0), 2, 2),
+    "means without a batch": lambda x: (
+        F.avg_pool1d(x, 2) * F.avg_pool1d(x, 2, ceil_mode=True, count_include_pad=False)
+    ),
+    "logarithms of sums of large powers": lambda x: (
+        torch.logaddexp(x * 300, x.flip(1) * 200) + torch.logaddexp2(x * 90, x)
+    ),
+    "logarithms of running sums": lambda x: torch.logcumsumexp(x * 150, 1),
     # one of several
     "median of all": lambda x: x.median() * x,
     "medians": lambda x: x.median(1)[0],

@@ -75,7 +75,16 @@ def attention(
     log_total = low.reduce("LogSumExp", scores, [-1], keep=True, tag="log_total")
     weights = low.op("Softmax", scores, tag="weights", axis=-1)
     weights = low.cast(weights, _inside(low), low.dtype, "weights_rounded")
-    return [low.op("MatMul", weights, _shared(low, value, query, "value")), log_total]
+    mixed = low.op("MatMul", weights, _shared(low, value, query, "value"))
+    if attn_mask is None:
+        return [mixed, log_total]
+    hidden = _all_hidden(low, attn_mask)
+    zero = low.scalar(0, _inside(low))
+    return [
+        low.op("Where", hidden, low.scalar(0), mixed, tag="seen"),
+        # whose scores are -infinity: less 0, their weights are 0 in the gradient
+        low.op("Where", hidden, zero, log_total, tag="log_total_seen"),
+    ]
 
 
 @lowers("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -142,6 +151,17 @@ def _scores(
     elif mask is not None:
         scores = low.op("Add", scores, low.operand(mask, inside), tag="masked")
     return scores, factor
+
+
+def _all_hidden(low: Lowering, mask: fx.Node) -> Value:
+    """Where a query may look at nothing: PyTorch mixes nothing for it, and softmax gives NaN."""
+    if dtype_of(mask) == torch.bool:
+        shown = low.cast(low.value(mask), torch.bool, torch.float32, "shown")
+        most = low.reduce("Max", shown, [-1], keep=True, tag="most_shown")
+        return low.op("Equal", most, low.scalar(0, torch.float32), tag="all_hidden")
+    inside = _inside(low)
+    most = low.reduce("Max", low.operand(mask, inside), [-1], keep=True, tag="most_shown")
+    return low.op("Equal", most, low.scalar(-math.inf, inside), tag="all_hidden")
 
 
 def _without_future(low: Lowering, scores: Value, steps: Dim, keys: Dim) -> Value:

@@ -154,9 +154,10 @@ def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float)
     A relu's result is not negative, so its sign is the mask. A HardSigmoid as steep as can be is the sign
     of all but the smallest numbers (0 to 3e-39, which have no full precision), in a fifth of the time of
     ONNX Runtime's Sign on a CPU, and WebGPU has a kernel for it. `Where` is slower still: it expands both
-    branches to full size on the CPU before it picks.
+    branches to full size on the CPU before it picks. Where `dy` may be infinite at 0, as behind a square
+    root, a product with the mask would be NaN, and Where it is.
     """
-    if threshold == 0:
+    if threshold == 0 and not _has_steep_reader(y):
         with low.builder.ahead_of(low.value(dy)):
             if low.dtype == torch.float32:
                 passed = low.op("HardSigmoid", low.value(y), tag="passed", alpha=_STEEP, beta=0.0)
@@ -165,6 +166,42 @@ def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float)
         return low.op("Mul", low.value(dy), passed)
     passed = low.op("Greater", low.value(y), low.scalar(threshold), tag="passed")
     return low.op("Where", passed, low.value(dy), low.scalar(0))
+
+
+_STEEP_AT_ZERO = frozenset({"div", "log", "log2", "log10", "pow", "reciprocal", "rsqrt", "sqrt"})
+"""Whose slope is infinite at 0, or may be."""
+
+_KEEP_ZEROS = frozenset(
+    {
+        "_to_copy", "abs", "add", "amax", "amin", "avg_pool2d", "cat", "clone", "expand", "max", "mean",
+        "min", "mul", "neg", "permute", "relu", "select", "sgn", "slice", "squeeze", "sum", "t",
+        "transpose", "unsqueeze", "view", "where",
+    }
+)  # fmt: skip
+"""Whose result may be 0 where what they read is."""
+
+
+def _has_steep_reader(y: fx.Node) -> bool:
+    """Whether a value that may be 0 with `y` goes into an operator that is steep there."""
+    queue, seen = [y], {y}
+    while queue:
+        for reader in queue.pop().users:
+            name = str(reader.target).removeprefix("aten.").partition(".")[0]
+            if name in _STEEP_AT_ZERO:
+                return True
+            if name in _KEEP_ZEROS and reader not in seen:
+                seen.add(reader)
+                queue.append(reader)
+    return False
+
+
+@lowers("hardtanh_backward", wide=True)
+def hardtanh_backward(low: Lowering, dy: fx.Node, x: fx.Node, least: float, most: float) -> Result:
+    """`dy` between the bounds, and 0 at them."""
+    above = low.op("Greater", low.value(x), low.scalar(least), tag="above")
+    below = low.op("Less", low.value(x), low.scalar(most), tag="below")
+    inside = low.op("And", above, below, tag="inside")
+    return low.op("Where", inside, low.value(dy), low.scalar(0))
 
 
 @lowers("tanh_backward", wide=True)

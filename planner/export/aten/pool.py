@@ -151,13 +151,21 @@ def avg_pool(
     """Windows that reach beyond the padding, or divide by another count, are added up as they are."""
     at = _windows(low, x, low.node, kernel, strides, padding, ceil, count_padding, divisor)
     plain = {"kernel_shape": at.kernel, "strides": at.strides}
+    images, is_one = low.value(x), len(shape_of(x)) == len(at.kernel) + 1
+    if is_one:  # without a batch
+        images = low.reshape(images, [1, *shape_of(x)], "images")
     if divisor is None and not ceil:
         pads = {"pads": at.padding * 2, "count_include_pad": int(count_padding)}
-        return low.op("AveragePool", low.value(x), **plain, **pads)
+        if not is_one:
+            return low.op("AveragePool", images, **plain, **pads)
+        means = low.op("AveragePool", images, tag="means", **plain, **pads)
+        return low.reshape(means, shape_of(low.node))
     after = [max(0, pad + over) for pad, over in zip(at.padding, at.behind, strict=True)]
     around = [0, 0, *at.padding, 0, 0, *after]
-    wide = low.op("Pad", low.value(x), low.integers(*around), low.scalar(0), tag="wide")
+    wide = low.op("Pad", images, low.integers(*around), low.scalar(0), tag="wide")
     means = low.op("AveragePool", wide, tag="means", **plain)
+    if is_one:
+        means = low.reshape(means, shape_of(low.node), "each")
     scale = (math.prod(at.kernel) / at.divisors).astype(numpy_dtype(low.dtype))
     return low.op("Mul", means, low.builder.constant(scale))
 
