@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device=options.device,
             hardware=options.hardware,
             built=options.built,
-            fused=not options.no_fusion,
+            fuse=("none",) if options.no_fusion else ("none", "auto"),
             partitioner=options.device == "cpu" and not options.no_partitioner,
         )
         for name in names:

@@ -54,7 +54,7 @@ class Settings:
         hardware: planner's profile of the machine; on the CPU times are measured.
         built: a folder of graphs that were exported before, by network.
         partitioner: whether PyTorch's partitioner is compared with planner's solver.
-        fused: whether each plan is made with `--fuse auto`, too; planner's kernel is the CPU's.
+        fuse: the ways in which each plan is made (`--fuse`); planner's kernel is the CPU's.
     """
 
     variants: Sequence[str] = VARIANTS
@@ -64,7 +64,7 @@ class Settings:
     device: Device = "cpu"
     hardware: str = "cpu"
     partitioner: bool = True
-    fused: bool = True
+    fuse: Sequence[FuseMode] = ("none", "auto")
     built: Path | None = None
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
 
@@ -192,14 +192,13 @@ class _Bench:
             threads=self.settings.threads,
             limit_s=self.settings.limit_s,
         )
-        kinds: dict[str, FuseMode] = {PLANNED: "none"}
-        if self.settings.fused and self.settings.device == "cpu":
-            kinds[FUSED] = "auto"
+        on_cpu = self.settings.device == "cpu"
+        modes = self.settings.fuse if on_cpu else ("none",)
         planning: dict[str, tuple[Path, Future[Row]]] = {}
         peers = [v for v in self.found if v not in (EAGER, AS_IT_IS, SAVE_ON_CPU)]
-        for variant, (kind, fuse) in itertools.product(peers, kinds.items()):
+        for variant, fuse in itertools.product(peers, modes):
+            kind = PLANNED if fuse == "none" else FUSED
             name, budget = kind + variant, int(self.found[variant]["peak"])
-            on_cpu = self.settings.device == "cpu"
             if on_cpu and fuse == "none" and self.found[AS_IT_IS]["peak"] <= budget:
                 self.found[name] = {"asked_bytes": budget, "same_as": AS_IT_IS}
                 continue
