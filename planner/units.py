@@ -26,12 +26,13 @@ _MAX_DIGITS = 100
 _MAX_WHOLE_DIGITS = 19
 
 
-def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
+def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False, or_else: str = "") -> int:
     """`"16GB"` -> 16_000_000_000, `"1.5 GiB"` -> 1_610_612_736; rounds down to whole bytes.
 
     Args:
         what: what the size is of, for the message.
         zero_ok: whether `"0B"` is a size.
+        or_else: the end of the message where there is no unit, such as what else may be given.
 
     Raises:
         UsageError: no unit, an unknown unit, or a size that is not positive.
@@ -41,9 +42,7 @@ def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
         hint = "give a number with a unit, such as 16GB (10^9 bytes) or 16GiB (2^30 bytes)"
         if re.fullmatch(r"\s*[\d.]+\s*[KMGTP]?\s*", text):
             hint = f"{text.strip()} is ambiguous: {hint}"
-        if what == "budget" and (share := _share(text)):
-            hint += f", or {share}, a share of the peak"
-        raise UsageError(f"{what} {text!r} is not understood; {hint}")
+        raise UsageError(f"{what} {text!r} is not understood; {hint}{or_else}")
     size = math.floor(Fraction(match[1]) * _BY_LOWER[match[2].lower()])
     if size <= 0 and not (zero_ok and Fraction(match[1]) == 0):
         raise UsageError(f"{what} {text!r} must be more than 0 bytes")
@@ -51,12 +50,12 @@ def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False) -> int:
 
 
 def _share(text: str) -> str:
-    """`"0.6"` -> "60%"; "" of what is no share."""
+    """Offer `"0.6"` as the share that it may be, 60%; "" for what is no share."""
     try:
         share = Fraction(text)
     except (ValueError, ZeroDivisionError):
         return ""
-    return f"{float(100 * share):g}%" if 0 < share <= 1 else ""
+    return f", or {float(100 * share):g}%, a share of the peak" if 0 < share <= 1 else ""
 
 
 def parse_whole(text: str) -> int | None:
@@ -84,7 +83,7 @@ def parse_budget(text: str, *, baseline_bytes: int) -> int:
     """
     match = _PERCENT.match(_short(text, "budget"))
     if match is None:
-        size = parse_bytes(text, what="budget")
+        size = parse_bytes(text, what="budget", or_else=_share(text))
         if size > MAX_BYTES:
             raise UsageError(
                 f"budget {text!r} is above {MAX_BYTES} bytes, as far as planner counts"

@@ -113,7 +113,7 @@ def _configuration(source: str) -> Any:
 
 
 def _class(config: Any, source: str) -> Any:
-    """The model's class: as the configuration names it; where it names none, the first that trains such a
+    """Find the model's class: the one that the configuration names, or the first that trains such a
     model."""
     import transformers
 
@@ -132,7 +132,7 @@ def _class(config: Any, source: str) -> Any:
 def _inputs(
     module: Any, config: Any, batch: int, dims: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
-    """Tokens or images, as shapes alone."""
+    """Make tokens or images, as shapes alone."""
     main = module.main_input_name
     if other := [name for name in dims if name not in _DIMS[main]]:
         has = " and ".join(_DIMS[main])
@@ -151,7 +151,7 @@ def _inputs(
 def _labels(
     name: str, config: Any, inputs: Mapping[str, torch.Tensor], source: str
 ) -> torch.Tensor:
-    """As the loss of transformers takes them, by `problem_type` and `num_labels`."""
+    """Make the labels that the loss of transformers takes, by `problem_type` and `num_labels`."""
     first = next(iter(inputs.values()))
     if name.endswith(_A_LABEL_EACH):
         count, problem = config.num_labels, config.problem_type

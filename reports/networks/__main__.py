@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _says_less(row: Row) -> bool:
-    """Whether a row is of a revision that looked at no plain sessions."""
+    """Tell whether a row is of a revision that looked at no plain sessions."""
     return row.get("plan") == "verified" and "plain_outputs" not in row
 
 

@@ -57,7 +57,7 @@ def page(rows: Mapping[str, Row], device: str) -> str:
 
 
 def _earlier(rows: Mapping[str, Row]) -> list[str]:
-    """What to say of rows that were measured before plans of `--fuse auto` were."""
+    """Tell apart rows that were measured before plans of `--fuse auto` were."""
     old = [name for name, row in rows.items() if row["device"] == "cpu" and "products" not in row]
     if not old or len(old) == len(rows):
         return []

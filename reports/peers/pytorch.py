@@ -157,15 +157,9 @@ def _compiled(step: DrawnStep, budget: float) -> Callable[[], Tensor]:
 
 
 def product_seconds(rows: int, inner: int, columns: int, threads: int) -> float:
-    """As `reports.peers.runtime.product_seconds`, by PyTorch."""
-    from reports.peers.runtime import PRODUCTS
+    """Time the product of `reports.peers.runtime.product_seconds` in PyTorch."""
+    from reports.peers.runtime import least_seconds
 
     torch.set_num_threads(threads)
     a, b = torch.randn(rows, inner), torch.randn(inner, columns)
-
-    def once() -> float:
-        start = time.perf_counter()
-        torch.mm(a, b)
-        return time.perf_counter() - start
-
-    return min(once() for _ in range(PRODUCTS))
+    return least_seconds(lambda: torch.mm(a, b))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def shares(model: Path, feeds: Path, threads: int) -> dict[str, float]:
 
 
 def product_seconds(rows: int, inner: int, columns: int, threads: int) -> float:
-    """The least of some runs of one product of matrices in float32: what the runtime alone gives."""
+    """Time one product of matrices in float32, the least of some runs: the runtime alone decides it."""
     infos = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("a", (rows, inner)), ("b", (inner, columns)), ("c", (rows, columns)))
@@ -132,9 +133,15 @@ def product_seconds(rows: int, inner: int, columns: int, threads: int) -> float:
         "b": draw((inner, columns), dtype=np.float32),
     }
 
+    return least_seconds(lambda: session.run(None, feeds))
+
+
+def least_seconds(run: Callable[[], object]) -> float:
+    """Run something `PRODUCTS` times; return the least time."""
+
     def once() -> float:
         start = time.perf_counter()
-        session.run(None, feeds)
+        run()
         return time.perf_counter() - start
 
     return min(once() for _ in range(PRODUCTS))

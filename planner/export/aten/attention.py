@@ -154,14 +154,11 @@ def _scores(
 
 
 def _all_hidden(low: Lowering, mask: fx.Node) -> Value:
-    """Where a query may look at nothing: PyTorch mixes nothing for it, and softmax gives NaN."""
-    if dtype_of(mask) == torch.bool:
-        shown = low.cast(low.value(mask), torch.bool, torch.float32, "shown")
-        most = low.reduce("Max", shown, [-1], keep=True, tag="most_shown")
-        return low.op("Equal", most, low.scalar(0, torch.float32), tag="all_hidden")
-    inside = _inside(low)
-    most = low.reduce("Max", low.operand(mask, inside), [-1], keep=True, tag="most_shown")
-    return low.op("Equal", most, low.scalar(-math.inf, inside), tag="all_hidden")
+    """Find the queries that may look at nothing: PyTorch mixes nothing for them, softmax gives NaN."""
+    is_bool = dtype_of(mask) == torch.bool
+    kind, hidden = (torch.float32, 0.0) if is_bool else (_inside(low), -math.inf)
+    most = low.reduce("Max", low.operand(mask, kind), [-1], keep=True, tag="most_shown")
+    return low.op("Equal", most, low.scalar(hidden, kind), tag="all_hidden")
 
 
 def _without_future(low: Lowering, scores: Value, steps: Dim, keys: Dim) -> Value:

@@ -169,7 +169,7 @@ def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float)
 
 
 _STEEP_AT_ZERO = frozenset({"div", "log", "log2", "log10", "pow", "reciprocal", "rsqrt", "sqrt"})
-"""Whose slope is infinite at 0, or may be."""
+"""Operators whose slope is infinite at 0, or may be."""
 
 _KEEP_ZEROS = frozenset(
     {
@@ -178,11 +178,11 @@ _KEEP_ZEROS = frozenset(
         "transpose", "unsqueeze", "view", "where",
     }
 )  # fmt: skip
-"""Whose result may be 0 where what they read is."""
+"""Operators whose result may be 0 where an input is."""
 
 
 def _has_steep_reader(y: fx.Node) -> bool:
-    """Whether a value that may be 0 with `y` goes into an operator that is steep there."""
+    """Tell whether a value that may be 0 with `y` goes into an operator that is steep there."""
     queue, seen = [y], {y}
     while queue:
         for reader in queue.pop().users:
