@@ -187,7 +187,7 @@ def with_paging(form: Formulation, graph: TrainingGraph) -> Formulation:
     for i, op_id in enumerate(form.ops):
         op = graph.operations[op_id]
         made = [graph.tensors[t] for t in op.outputs]
-        if not all(has_slot(tensor) for tensor in made):
+        if form.problem.ops[i].workspace_bytes or not all(has_slot(tensor) for tensor in made):
             continue
         if op.role is Role.PAGE_IN and all(tensor.consumers for tensor in made):
             loads.add(i)

@@ -114,7 +114,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paging:
-    """Operations that only copy what lives on the host, by index, and may run beside the others.
+    """Operations that only copy what lives on the host, by index, and may run beside the others. None
+    has a workspace.
 
     Attributes:
         loads: copies in, of what is there throughout.

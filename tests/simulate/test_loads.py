@@ -36,11 +36,13 @@ RUN, OUT, IN, DONE = (
 
 
 def loads_of(problem: Problem) -> frozenset[int]:
-    """Operations that could be copies of what lives on the host: they read nothing and are read."""
+    """Operations that could be copies of what lives on the host: they read nothing, need no workspace
+    and are read."""
     found = set[int]()
     for i, op in enumerate(problem.ops):
         made = [problem.tensors[t] for t in op.outputs]
-        if not op.inputs and made and all(t.uses and not t.to_end for t in made):
+        is_copy = not op.inputs and made and not op.workspace_bytes
+        if is_copy and all(t.uses and not t.to_end for t in made):
             found.add(i)
     return frozenset(found)
 
