@@ -16,7 +16,6 @@ from planner.defaults import requested
 from planner.errors import ModelError, UsageError
 from planner.files.writing import FileName, path_or_none
 from planner.fusing import FuseMode
-from planner.graph.what_if import parse_what_if
 from planner.halving import CastSaved
 from planner.onnxio.load import model_digest
 from planner.pipeline.answer.analyzing import analyzed
@@ -69,7 +68,6 @@ def analyze(
     time_limit_s: float = 60.0,
     seed: int = 0,
     reproducible: bool = False,
-    what_if: Sequence[str] = (),
     progress: Progress | None = None,
     on_model: Callable[[ModelView], None] | None = None,
 ) -> Analysis:
@@ -77,8 +75,6 @@ def analyze(
 
     Args:
         model: an .onnx file.
-        what_if: `"bf16"`, `"fp16"`, `"sparse=0.3"`, or two with a comma: what the peak would be if the
-            model's tensors were stored so (`planner.graph.what_if`).
         progress: told of each stage.
         on_model: given the model as it is (`Analysis.default`) as soon as that is known, before anything
             is searched for.
@@ -87,9 +83,8 @@ def analyze(
         UsageError, ModelError: see `planner.errors`.
     """
     request = requested("analyze", locals())
-    questions = [parse_what_if(text) for text in what_if]
     with clock.counting(is_asked=reproducible):
-        return analyzed(request, progress or silent, what_if=questions, on_model=on_model)
+        return analyzed(request, progress or silent, on_model=on_model)
 
 
 @documented(options_of("optimize"))

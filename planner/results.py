@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from planner.graph.liveness import Timeline
-from planner.graph.model import Category, TrainingGraph
+from planner.graph.model import TrainingGraph
 from planner.plan.planfile import Plan, PredictedCost
 from planner.plan.points import Point
 from planner.units import format_bytes
@@ -157,24 +156,6 @@ class LeastPeak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfEstimate:
-    """What the model would take if its tensors were stored in another way.
-
-    Attributes:
-        what_if: the question, as it was asked: `"bf16"`, `"sparse=0.3"`.
-        peak_bytes: in the order in which ONNX Runtime runs the model as it is, `peak_step` in it.
-        composition: bytes at that step, by category.
-        assumptions: one sentence each.
-    """
-
-    what_if: str
-    peak_bytes: int
-    peak_step: int
-    composition: Mapping[Category, int]
-    assumptions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """`planner analyze`: the model as it is.
 
@@ -187,7 +168,6 @@ class Analysis:
         on_host: the same two with all inputs, initializers and outputs that may be there on the host;
             None where that is not allowed, or nothing may.
         budget_preview: what a budget would cost with these levers; None where it was not asked for.
-        what_if: estimates for other ways to store its tensors, as they were asked for.
     """
 
     model_path: Path
@@ -205,7 +185,6 @@ class Analysis:
     on_host: LeastPeak | None = None
     assumptions: tuple[str, ...]
     budget_preview: BudgetPreview | None = None
-    what_if: tuple[WhatIfEstimate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from planner.cli import options as o
 from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.outputs import check_input, check_outputs
 from planner.report.plain import nearby
-from planner.request.asking import SIZES
 
 if TYPE_CHECKING:
     from planner.report.document.analysis import AnalyzeDocument
@@ -25,16 +22,6 @@ def analyze(
     model: o.Model,
     *,
     asked: o.Said,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="WHAT",
-            help="Estimate the peak with every float in half (bf16, fp16), or with a share of each "
-            "parameter's elements kept (sparse=0.3); a comma asks for both at once; may be repeated.",
-            rich_help_panel=SIZES,
-        ),
-    ] = None,
     output: o.HtmlReport = None,
     force: o.Force = False,
     json: o.Json = False,
@@ -46,7 +33,6 @@ def analyze(
       planner analyze model.onnx
       planner analyze model.onnx --dim batch=32 -o memory.html
       planner analyze model.onnx --shape x=1x3x224x224
-      planner analyze model.onnx --as bf16 --as sparse=0.3 --as bf16,sparse=0.3
       planner analyze model.onnx --json > memory.json
     """
     check_input(model, what="model")
@@ -62,7 +48,6 @@ def analyze(
         analysis = api.analyze(
             model,
             **asked.typed,
-            what_if=what_if or (),
             progress=report_progress,
             on_model=partial(_print_peak, model) if is_awaited else None,
         )

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from planner.formulate import NO_LIMIT
-from planner.graph.what_if import parse_what_if
-from planner.pipeline.answer.what_if import estimated
 from planner.pipeline.levers.halves import ranked
 from planner.pipeline.levers.halving import halved
 from planner.pipeline.levers.hosting import everything_on_host
@@ -36,12 +34,6 @@ def baseline(path: Path) -> dict[str, Any]:
     line = found.timeline
     at = {c: int(part[line.peak_step]) for c, part in line.by_category.items()}
     return {"peak_bytes": found.peak_bytes, "split": taxonomy_of(at)}
-
-
-def estimates(path: Path, *what: str) -> dict[str, int]:
-    """Peaks with the model's tensors stored in another way."""
-    found = prepare(Request(model=path), to_rewrite=False).baseline
-    return {e.what_if: e.peak_bytes for e in estimated(found, [parse_what_if(w) for w in what])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

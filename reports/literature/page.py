@@ -42,8 +42,7 @@ _STEPS = """
 least that searches of seconds found, before ONNX Runtime's fragmentation, and times are ratios
 predicted by the profile `cpu`; plans at the least peak are far from the quickest, and a micro-batch's
 time is one to that of its own graph. *Lossy* ones change
-numbers: `--cast-saved`, which planner makes and verifies (`reports/precision.md`), and `analyze --as`,
-which are estimates of what whole-graph low precision or 30% of the parameters would take.
+numbers: `--cast-saved`, which planner makes and verifies (`reports/precision.md`).
 Micro-batches of {micro} are a graph of that batch with the gradients added up in one more set of the
 parameters' size: batch normalization has statistics of its own in each, so that they change numbers,
 too.
@@ -64,12 +63,13 @@ _TFLMS = """
 T. Le, H. Imai, Y. Negishi, K. Kawachiya: *TFLMS: Large Model Support in TensorFlow by Graph
 Rewriting*, arXiv:1807.02037; what they published is from the abstract. Here: the largest size whose
 peak is within 16 GB as the model is, and with a plan (recompute and swaps), for CUDA, not run, with
-the times of the profile `v100` (copies over PCIe 3, on the stream of the operations). Workspace of
-cuDNN is not known and not counted. ResNet-50 has 224×224 images and momentum SGD; 3D U-Net (Çiçek et
-al. 2016, 4 channels in, 3 classes) batch 1 and AdamW.
+the times of the profile `v100` (copies over PCIe 3). Workspace of cuDNN is not known and not counted.
+ResNet-50 has 224×224 images and momentum SGD; 3D U-Net (Çiçek et al. 2016, 4 channels in, 3 classes)
+batch 1 and AdamW.
 
-The searches are short, 10 s for a plan: on ResNet-50 they leave plans that swap nearly everything, whose
-times are those of a floor and not of a good plan. They say what fits, not what it has to cost.
+A search takes {limit:.0f} s. *Beside*: the step by the original's where copies run beside the operations
+(`--copies overlapped`); *between*: where they run on the stream of the operations, as ONNX Runtime has
+its own. *Run again*, *swapped* and *MB*, copied out and in, are of the plan beside.
 """
 
 
@@ -88,12 +88,8 @@ def markdown(found: Mapping[str, Any]) -> str:
     )
     text += _STEPS.format(micro=s["micro"]["batch"]) + _steps(s)
     text += _TRANSLATOR + _split("baseline", found["translator"]["baseline"])
-    text += _table(
-        ("stored as", "peak, MB"),
-        ((name, _mb(size)) for name, size in found["translator"]["as"].items()),
-    )
     if "tflms" in found:
-        text += _TFLMS + _tflms(found["tflms"])
+        text += _TFLMS.format(limit=found["tflms"][0]["limit_s"]) + _tflms(found["tflms"])
     return text
 
 
@@ -121,35 +117,32 @@ def _steps(s: Mapping[str, Any]) -> str:
     for name, found in s["least"].items():
         kind = "lossy" if found["halved_tensors"] else "exact"
         add(f"planner: {name}", found["peak_bytes"], found["ratio"], kind)
-    for name, size in s["as"].items():
-        add(f"estimate: --as {name}", size, None, "lossy")
     batches = f"micro-batches of {micro['batch']}"
     add(batches, micro["baseline"]["peak_bytes"] + more, None, "lossy")
     for name, found in micro["least"].items():
         add(f"{batches}, {name}", found["peak_bytes"] + more, found["ratio"], "lossy")
-    for name, size in micro["as"].items():
-        half = more // 2 if "bf16" in name else more
-        add(f"{batches}, estimate: --as {name}", size + half, None, "lossy")
     return _table(("", "peak, MB", "times less", "time", "numbers"), rows)
 
 
 def _tflms(rows: Iterable[Mapping[str, Any]]) -> str:
     cells: list[tuple[str, ...]] = []
     for r in rows:
-        start = (r["network"], r["option"], r["published"], str(r["without"]))
-        if r["with"] is not None:
-            cells.append((*start, str(r["with"]), f"{r['growth']:.1f}", *_plan(r["plan"])))
-        size = r["published_size"]
-        grown = (size / r["without"]) ** r["power"]
-        cells.append((*start, str(size), f"{grown:.1f}", *_plan(r["published_plan"])))
-    titles = ("network", "what grows", "published for TFLMS", "as it is", "with a plan")
-    return _table((*titles, "times the elements", "time", "run again", "swapped"), cells)
+        start = (r["network"], f"{r['budget_bytes'] / 1e9:.0f}", r["option"], str(r["without"]))
+        for size in r["sizes"]:
+            grown = (size["size"] / r["without"]) ** r["power"]
+            why = r["published"] if size["is_published"] else "the largest"
+            cells.append((*start, str(size["size"]), f"{grown:.1f}", why, *_plan(size)))
+    titles = ("network", "GB", "what grows", "as it is", "size", "times the elements", "")
+    return _table((*titles, "beside", "between", "run again", "swapped", "MB"), cells)
 
 
-def _plan(plan: Mapping[str, Any]) -> tuple[str, ...]:
-    if not plan:
-        return ("no plan made", "", "")
-    return (f"{plan['ratio']:.2f}", f"{plan['recomputed_ops']:,}", f"{plan['swapped_tensors']:,}")
+def _plan(size: Mapping[str, Any]) -> tuple[str, ...]:
+    beside, between = size["overlapped"], size["serial"]
+    ratios = [f"{plan['ratio']:.2f}" if plan else "none found" for plan in (beside, between)]
+    if not beside:
+        return (*ratios, "", "", "")
+    counts = ("recomputed_ops", "swapped_tensors")
+    return (*ratios, *(f"{beside[c]:,}" for c in counts), f"{beside['copied_bytes'] / _MB:,.0f}")
 
 
 def _mb(size: int) -> str:

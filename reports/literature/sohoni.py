@@ -10,7 +10,7 @@ import torch
 
 from models.nets import WideResNet
 from reports.literature.autograd import saved_bytes
-from reports.literature.networks import Way, baseline, built, estimates, least
+from reports.literature.networks import Way, baseline, built, least
 
 PUBLISHED_BYTES = 404_800_000
 STEPS_BYTES = (42_600_000, 12_200_000)
@@ -23,7 +23,6 @@ WAYS = (
     Way(name="bf16 saved tensors alone", recompute=False, in_half=True),
     Way(name="recompute, bf16 saved tensors", in_half=True),
 )
-AS = ("bf16", "sparse=0.3", "bf16,sparse=0.3")
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -40,17 +39,15 @@ def figures(folder: Path) -> dict[str, Any]:
         "autograd_bytes": saved_bytes(module, images, labels),
         "baseline": baseline(whole),
         "least": {way.name: least(whole, way, LIMIT_S) for way in WAYS},
-        "as": estimates(whole, *AS),
         "micro": {
             "batch": MICRO_BATCH,
             "baseline": baseline(tenth),
             "least": {way.name: least(tenth, way, LIMIT_S) for way in WAYS[:2]},
-            "as": estimates(tenth, *AS),
         },
     }
 
 
 def translator(folder: Path) -> dict[str, Any]:
-    """The Transformer's baseline, and the least of two ways."""
+    """The Transformer's baseline."""
     path = built("translator", folder, "--optimizer", "adamw")
-    return {"baseline": baseline(path), "as": estimates(path, *AS)}
+    return {"baseline": baseline(path)}

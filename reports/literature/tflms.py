@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from planner import optimize
 from planner.errors import InfeasibleBudgetError
 from reports.literature.networks import built, least_on_gpu, on_gpu
 
-BUDGET_BYTES = 16_000_000_000
+BUDGETS_BYTES = (16_000_000_000, 32_000_000_000)
 HARDWARE = "v100"
-PROBE_S, PLAN_S = 2.0, 10.0
+PROBE_S, PLAN_S = 2.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,11 @@ PUBLISHED = {
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """One for each network."""
-    return [_row(name, folder) for name in NETWORKS]
+    """One for each network and budget."""
+    return [_row(name, size, folder) for name in NETWORKS for size in BUDGETS_BYTES]
 
 
-def _row(name: str, folder: Path) -> dict[str, Any]:
+def _row(name: str, budget_bytes: int, folder: Path) -> dict[str, Any]:
     network = NETWORKS[name]
 
     def path(size: int) -> Path:
@@ -86,32 +86,39 @@ def _row(name: str, folder: Path) -> dict[str, Any]:
     def planned(size: int) -> int:
         return least_on_gpu(on_gpu(path(size), HARDWARE), PROBE_S)
 
-    without, most = _largest(as_it_is, network), _largest(planned, network)
-    plan: dict[str, Any] = {}
-    while most > without and not (plan := _plan(path(most))):
+    without = _largest(as_it_is, network, budget_bytes)
+    most = _largest(planned, network, budget_bytes)
+    while not any((found := _plans(path(most), budget_bytes)).values()):
         most -= network.step
+    published = network.published(without)
     return {
         "network": name,
+        "budget_bytes": budget_bytes,
+        "limit_s": PLAN_S,
         "option": network.option.removeprefix("--"),
         "power": network.power,
         "without": without,
-        "with": most,
-        "growth": (most / without) ** network.power,
-        "plan": plan,
         "published": PUBLISHED[name],
-        "published_size": (size := network.published(without)),
-        "published_plan": _plan(path(size)),
+        "sizes": [
+            {"size": published, "is_published": True, **_plans(path(published), budget_bytes)},
+            {"size": most, "is_published": False, **found},
+        ],
     }
 
 
-def _plan(path: Path) -> dict[str, Any]:
-    """The plan within the budget; {} where none is found."""
+def _plans(path: Path, budget_bytes: int) -> dict[str, Any]:
+    """Plans within the budget, by how copies run; {} where none is found."""
+    return {copies: _plan(path, budget_bytes, copies) for copies in ("overlapped", "serial")}
+
+
+def _plan(path: Path, budget_bytes: int, copies: Literal["overlapped", "serial"]) -> dict[str, Any]:
     try:
         result = optimize(
             path,
-            budget=f"{BUDGET_BYTES}B",
+            budget=f"{budget_bytes}B",
             device="cuda",
             hardware=HARDWARE,
+            copies=copies,
             time_limit_s=PLAN_S,
             dry_run=True,
         )
@@ -124,16 +131,17 @@ def _plan(path: Path) -> dict[str, Any]:
         "ratio": cost.time_us / result.plan.baseline.time_us,
         "recomputed_ops": cost.recomputed_ops,
         "swapped_tensors": cost.swapped_tensors,
+        "copied_bytes": cost.swap_out_bytes + cost.swap_in_bytes,
     }
 
 
-def _largest(peak_of: Callable[[int], int], network: Network) -> int:
+def _largest(peak_of: Callable[[int], int], network: Network, budget_bytes: int) -> int:
     """The largest size within the budget: estimated from two, then checked."""
     small, large = network.sizes
     low, high = peak_of(small), peak_of(large)
     per = (high - low) / (large**network.power - small**network.power)
-    room = large**network.power + (BUDGET_BYTES - high) / per
+    room = large**network.power + (budget_bytes - high) / per
     size = int(room ** (1 / network.power)) // network.step * network.step
-    while peak_of(size) > BUDGET_BYTES:
+    while peak_of(size) > budget_bytes:
         size -= network.step
     return size

@@ -33,7 +33,6 @@ from planner.results import (
     Sweep,
     TimeCheck,
     Verification,
-    WhatIfEstimate,
 )
 
 MIB = 1 << 20
@@ -348,15 +347,6 @@ def analysis(layers: int = 12) -> Analysis:
         least_peak_bytes=model.timeline.peak_bytes // 2,
         assumptions=("Workspace of kernels is not modelled.",),
         budget_preview=BudgetPreview(frontier=budgets(8, (0.2, 0.1, 0.0)), binds=None, seconds=1.5),
-        what_if=(
-            WhatIfEstimate(
-                what_if="fp16,sparse=0.3",
-                peak_bytes=5 * MIB,
-                peak_step=3,
-                composition={Category.PARAMETER: MIB, Category.ACTIVATION: 4 * MIB},
-                assumptions=("fp16: assumed.", "sparse: assumed."),
-            ),
-        ),
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from planner.graph.what_if import WhatIf
 from planner.native import library_path
 from planner.pipeline.answer.budget_preview import before_a_plan, preview_budgets
 from planner.pipeline.answer.policy import ANSWERING
-from planner.pipeline.answer.what_if import estimated
 from planner.pipeline.levers.residence import residence_note
 from planner.pipeline.levers.ways import merged, ways_of
 from planner.pipeline.prepare.prepared import Progress, prepare
@@ -24,20 +22,17 @@ def analyzed(
     request: Request,
     progress: Progress,
     *,
-    what_if: Sequence[WhatIf] = (),
     on_model: Callable[[ModelView], None] | None = None,
 ) -> Analysis:
     """The model as it is, the least budget found, and what others would cost.
 
     Args:
-        what_if: other ways to store its tensors, whose peak is asked for.
         on_model: given the model as it is, before anything is searched for.
     """
     library_path()  # without it nothing can be searched for
     prepared = prepare(request, progress=progress, to_rewrite=False)
     if on_model is not None:
         on_model(prepared.baseline.view)
-    estimates = estimated(prepared.baseline, what_if)
     share_s = ANSWERING.looking * request.limits.time_limit_s
     order_s = min(ANSWERING.better_order_s, share_s)
     least_s = min(ANSWERING.least_budget_s, share_s)
@@ -79,5 +74,4 @@ def analyzed(
             frontier=merged([preview.frontier for preview in previews]),
             seconds=sum(preview.seconds for preview in previews),
         ),
-        what_if=estimates,
     )

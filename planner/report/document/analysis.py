@@ -13,8 +13,6 @@ from planner.report.document import Document, told, unique
 from planner.report.document.budgets import PreviewDocument, preview_document
 from planner.report.document.views import (
     ViewDocument,
-    composition_of,
-    taxonomy_of,
     view_document,
 )
 from planner.report.narrative import ProvenanceRow
@@ -38,18 +36,6 @@ class AnalysisHeadline(Document, frozen=True):
     sentence: str
 
 
-class WhatIfRow(Document, frozen=True):
-    """The model if its tensors were stored as `what_if` says."""
-
-    what_if: str = msgspec.field(name="as")
-    peak_bytes: int
-    peak_step: int
-    peak_saved_bytes: int
-    composition_at_peak: dict[str, int]
-    taxonomy_at_peak: dict[str, int]
-    assumptions: tuple[str, ...]
-
-
 class AnalyzeDocument(Document, kw_only=True, frozen=True):
     """The document of `planner analyze`."""
 
@@ -65,7 +51,6 @@ class AnalyzeDocument(Document, kw_only=True, frozen=True):
     best_order: PredictedCost
     view: ViewDocument
     budget_preview: PreviewDocument | None
-    what_if: tuple[WhatIfRow, ...]
     assumptions: tuple[str, ...]
     provenance: tuple[ProvenanceRow, ...]
 
@@ -74,15 +59,9 @@ class AnalyzeDocument(Document, kw_only=True, frozen=True):
         """The model, by key."""
         return {"view": self.view}
 
-    @property
-    def what_if_assumptions(self) -> tuple[str, ...]:
-        """Assumptions of other ways to store it."""
-        return unique(*(row.assumptions for row in self.what_if))
-
 
 def analyze_document(analysis: Analysis) -> AnalyzeDocument:
     """Make the document of `planner analyze`."""
-    line = analysis.default.timeline
     return told(
         AnalyzeDocument,
         analysis,
@@ -90,18 +69,6 @@ def analyze_document(analysis: Analysis) -> AnalyzeDocument:
         headline=_headline(analysis),
         view=view_document(analysis.default),
         budget_preview=preview_document(analysis.budget_preview),
-        what_if=[
-            WhatIfRow(
-                what_if=estimate.what_if,
-                peak_bytes=estimate.peak_bytes,
-                peak_step=estimate.peak_step,
-                peak_saved_bytes=line.peak_bytes - estimate.peak_bytes,
-                composition_at_peak=composition_of(estimate.composition),
-                taxonomy_at_peak=taxonomy_of(estimate.composition),
-                assumptions=estimate.assumptions,
-            )
-            for estimate in analysis.what_if
-        ],
         assumptions=unique(analysis.assumptions, analysis.default.graph.assumptions),
         provenance=narrative.analysis_provenance(analysis),
     )

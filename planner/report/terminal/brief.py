@@ -98,7 +98,6 @@ def print_possible_brief(document: AnalyzeDocument, console: Console | None = No
     for name, text in _possible(head):
         print_row(out, name, text)
     print_row(out, "Time", f"{format_duration(head.time_us)} a step, predicted ({cost_source})")
-    print_table(out, phrases.WHAT_IF_TITLE, phrases.WHAT_IF_COLUMNS, phrases.what_if_rows(document))
     if document.budget_preview is not None:
         points = document.budget_preview.frontier.points
         rows = [phrases.point_row(point)[:_PREVIEW_COLUMNS] for point in points]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from planner.report.document.analysis import AnalyzeDocument
 from planner.report.document.budgets import PointRow
 from planner.report.document.headline import Headline
 from planner.report.document.outcome import PlanFigures
-from planner.report.document.views import TAXONOMY
 from planner.report.narrative import times_of
 from planner.report.terminal import shown
 from planner.results import DefaultBits
 from planner.units import format_both, format_bytes, format_duration, format_percent, format_share
 
-WHAT_IF_TITLE = "What other ways to store it would take (estimated; the results would be others)"
-WHAT_IF_COLUMNS = ("as", ">peak", ">of it now", *(f">{group}" for group in TAXONOMY))
 POINT_COLUMNS = (
     ">budget", ">share", ">peak", ">slower", ">at least", ">recomputed", ">copied",
     "found by", "base order",
@@ -113,23 +109,4 @@ def point_row(point: PointRow) -> list[object]:
         format_bytes(point.copied_bytes) if point.copied_bytes else "–",
         point.engine,
         point.order,
-    ]
-
-
-def what_if_rows(document: AnalyzeDocument) -> list[list[object]]:
-    """Fill a row for the model as it is, where there are others, and one for each of those."""
-    view = document.view
-    if not document.what_if:
-        return []
-    return [
-        [
-            name,
-            format_bytes(size),
-            format_percent(size / (view.peak_bytes or 1)),
-            *map(format_bytes, parts.values()),
-        ]
-        for name, size, parts in (
-            ("it is", view.peak_bytes, view.taxonomy_at_peak),
-            *((row.what_if, row.peak_bytes, row.taxonomy_at_peak) for row in document.what_if),
-        )
     ]

@@ -39,11 +39,10 @@ def print_analysis(document: AnalyzeDocument, console: Console | None = None) ->
     print_facts(out, _possible(document))
     _composition(out, document.view)
     _residents(out, document.view)
-    print_table(out, phrases.WHAT_IF_TITLE, phrases.WHAT_IF_COLUMNS, phrases.what_if_rows(document))
     if document.budget_preview is not None:
         rows = [phrases.point_row(point) for point in document.budget_preview.frontier.points]
         print_table(out, "What a budget would cost (predicted)", phrases.POINT_COLUMNS, rows)
-    print_assumptions(out, [*document.assumptions, *document.what_if_assumptions])
+    print_assumptions(out, document.assumptions)
 
 
 def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:

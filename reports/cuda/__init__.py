@@ -1,1 +1,0 @@
-"""What was measured on a CUDA device; see `reports.cuda.__main__`."""

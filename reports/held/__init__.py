@@ -1,1 +1,0 @@
-"""What sessions with default options hold, and what in a file moves it."""
