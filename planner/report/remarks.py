@@ -34,7 +34,6 @@ ROUTINE = (
     r"all outputs of the original on .* are within .* of the CPU's",
     r"steps were not timed: the device is software",
     r"of what is stored in \w+, [\d,]+ tensors, the largest magnitude seen is ",
-    r"the operations and their order are those of the model as it is; kernels' workspace is counted",
 )
 """How sentences begin that change nothing; `(?!...)`: unless it goes on like this."""
 
