@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from planner import clock
@@ -16,9 +15,10 @@ from planner.errors import UsageError
 from planner.files.writing import FileName
 from planner.formulate import NO_LIMIT
 from planner.onnxio.dims import dim_called
-from planner.pipeline.answer.sweep import Graphs, even_budgets, frontiers, graphs_of, largest
+from planner.pipeline.answer.frontier import Way, merged, way_of
+from planner.pipeline.answer.sweep import even_budgets, frontiers, largest
+from planner.pipeline.levers.hosting import ways_of
 from planner.pipeline.levers.residence import residence_note
-from planner.pipeline.levers.ways import merged, ways_of
 from planner.pipeline.prepare.prepared import BOUND_SIZES, prepare, silent
 from planner.pipeline.prepare.settings import noted_copies, settings_of
 from planner.portfolio.params import read_params
@@ -83,25 +83,24 @@ def sweep(
         raise UsageError("--points spreads budgets evenly, and --budgets names them: give one")
     policy = POLICY if params is None else read_params(Path(params))
     report = progress or silent
-    solve = partial(
-        frontiers,
-        jobs=1 if reproducible else jobs,
-        ray_address=ray_address,
-        progress=report,
-        policy=policy,
-    )
     with clock.counting(is_asked=reproducible):
         start = clock.now()
         swept, sizes = _swept(dims or {}, len(budgets) or points or POINTS)
         read = _read(request, swept, sizes, policy, report)
-        whole = max(g.baseline_bytes for g in read.graphs)
+        whole = max(way.baseline_bytes for way in read.ways)
         asked = [parse_budget(text, baseline_bytes=whole) for text in budgets]
-        asked = sorted(set(asked or even_budgets(read.graphs, points or POINTS)))
-        by_size = itertools.groupby(
-            zip(read.numbers, solve(read.graphs, asked), strict=True), key=lambda pair: pair[0]
+        asked = sorted(set(asked or even_budgets(read.ways, points or POINTS)))
+        solved = frontiers(
+            read.ways,
+            asked,
+            jobs=1 if reproducible else jobs,
+            ray_address=ray_address,
+            progress=report,
         )
+        numbered = zip(read.numbers, solved, strict=True)
+        by_size = itertools.groupby(numbered, key=lambda pair: pair[0])
         found = tuple(merged([frontier for _, frontier in ways]) for _, ways in by_size)
-        first = read.graphs[0].prepared
+        first = read.ways[0].prepared
         several = len(sizes.get(swept, ())) > 1
         names = (str(dim_called(first.loaded.model, swept)),) if several else first.loaded.dims
         dim = next(iter(names), "")
@@ -124,14 +123,14 @@ def sweep(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """The graphs of all sizes.
+    """All sizes of the model.
 
     Attributes:
-        graphs: one for each way, size by size; numbers: of which size each is.
+        ways: size by size; numbers: of which size each is.
         overlap: copies run beside the operations.
     """
 
-    graphs: list[Graphs]
+    ways: list[Way]
     numbers: list[int]
     overlap: bool
     assumptions: tuple[str, ...]
@@ -163,7 +162,7 @@ def _read(
     report: Callable[[str], None],
 ) -> _Read:
     """The model, prepared at each size."""
-    graphs: list[Graphs] = []
+    found: list[Way] = []
     numbers: list[int] = []
     overlap = False
     assumptions: dict[str, None] = {}
@@ -177,9 +176,9 @@ def _read(
         overlap = settings.overlap
         report("searching for base orders")
         ways = ways_of(prepared, settings)
-        graphs += [graphs_of(way, settings, policy.frontier) for way in ways]
+        found += [way_of(way, settings, policy) for way in ways]
         numbers += [number] * len(ways)
         notes = [note for way in ways for note in residence_note(way)]
         noted = (*prepared.graph.assumptions, *noted_copies(prepared, settings), *notes)
         assumptions |= dict.fromkeys(a for a in noted if not a.startswith(BOUND_SIZES))
-    return _Read(graphs=graphs, numbers=numbers, overlap=overlap, assumptions=tuple(assumptions))
+    return _Read(ways=found, numbers=numbers, overlap=overlap, assumptions=tuple(assumptions))

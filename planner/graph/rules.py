@@ -1,9 +1,10 @@
 """What ONNX Runtime does with each operator's buffers.
 
-Three questions per operator, answered for onnxruntime 1.31 and onnxruntime-training 1.19.2 on the CPU.
-They are measured: `reports/ort_facts.py` runs every operator below (and those that share
-nothing) and reads ONNX Runtime's memory events; `tests/graph/test_rules.py` measures a sample again,
-`tests/training/test_kernels.py` the operators of the training build, under hard caps.
+Three questions per operator, which `planner.graph.operators` answers for onnxruntime 1.31 and
+onnxruntime-training 1.19.2 on the CPU. They are measured: `reports/ort_facts.py` runs every operator that
+shares a buffer (and those that share nothing) and reads ONNX Runtime's memory events;
+`tests/graph/test_rules.py` measures a sample again, `tests/training/test_kernels.py` the operators of the
+training build, under hard caps.
 
     view_input     which input the first output aliases (no work, no memory)
     alias_pairs    which outputs of an operator that does work are an input's buffer, written over
@@ -12,13 +13,14 @@ nothing) and reads ONNX Runtime's memory events; `tests/graph/test_rules.py` mea
 No gradient operator of com.microsoft computes in place: their kernels declare neither `MayInplace` nor
 `Alias` (orttraining/training_ops/cpu), but for the accumulators and BatchNormInternal.
 
-An operator that is not listed gets a buffer of its own for each output. Where that is wrong
+An operator of which nothing is told gets a buffer of its own for each output. Where that is wrong
 (another execution provider, say), it errs towards more memory.
 """
 
 from __future__ import annotations
 
-from planner.graph.effects import ONNX_DOMAINS
+from planner.graph.operators.row import Pairs
+from planner.graph.operators.table import operator_of
 
 TO_HOST, FROM_HOST = "MemcpyToHost", "MemcpyFromHost"
 COPIES = frozenset({TO_HOST, FROM_HOST})
@@ -57,56 +59,13 @@ PER_READER = frozenset({"DequantizeLinear"})
 """Operators that every session, optimized or not, copies until each has one reader
 (core/optimizer/qdq_transformer/ensure_unique_dq_for_node_unit.cc)."""
 
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "OptionalGetElement"})
-
-INPLACE_UNARY = frozenset(
-    {
-        "Cast",  # between types of one size: shape and bytes must agree, which the caller checks
-        "Celu",
-        "Clip",
-        "Elu",
-        "HardSigmoid",
-        "LeakyRelu",
-        "LogSoftmax",
-        "Relu",
-        "ScatterElements",
-        "Selu",
-        "Sigmoid",
-        "Softmax",
-        "Softplus",
-        "Softsign",
-        "Tanh",
-        "ThresholdedRelu",
-        "Trilu",
-    }
-)
-
-_SUM_INTO = frozenset({("com.microsoft.nchwc", "Conv"), ("com.microsoft", "FusedConv")})
-"""Convolutions that add to a fourth input (`MayInplace(3, 0)` in contrib_ops/cpu/nchwc_ops.cc and
-fused_conv.cc)."""
-
-_SINGLE_ONLY = frozenset({"LogSoftmax", "Softmax"})
-"""Of these the kernel for doubles is not in place (core/providers/cpu/math/softmax.cc)."""
-
-_ALIASES: dict[str, tuple[tuple[int, int], ...]] = {
-    # orttraining/training_ops/cpu/nn/batch_norm_internal.cc: running mean and variance
-    "BatchNormInternal": ((3, 1), (4, 2)),
-    # orttraining/training_ops/cpu/optimizer/gradient_control.cc
-    "InPlaceAccumulator": ((0, 0),),
-    "InPlaceAccumulatorV2": ((0, 1),),
-    "ZeroGradient": ((0, 0),),
-}
-
-_ACCUMULATORS = frozenset({"InPlaceAccumulator", "InPlaceAccumulatorV2", "ZeroGradient"})
-
 
 def view_input(op_type: str, domain: str) -> int | None:
     """Index of the input that the first output aliases, or None."""
-    is_swap = domain == SWAP_DOMAIN and op_type == SWAP_IN_DONE
-    return 0 if is_swap or (domain in ONNX_DOMAINS and op_type in VIEWS) else None
+    return 0 if operator_of(op_type, domain).is_view else None
 
 
-def inplace_pairs(op_type: str, domain: str, dtype: str) -> tuple[tuple[int, int], ...]:
+def inplace_pairs(op_type: str, domain: str, dtype: str) -> Pairs:
     """(input index, output index) pairs that the CPU kernel may compute in place.
 
     Args:
@@ -115,22 +74,17 @@ def inplace_pairs(op_type: str, domain: str, dtype: str) -> tuple[tuple[int, int
     ONNX Runtime also wants input and output of one shape and element size, and never writes over
     a graph input, an initializer or into a graph output.
     """
-    if op_type in _SINGLE_ONLY and dtype == "double":
-        return ()
-    if (domain, op_type) in _SUM_INTO:
-        return ((3, 0),)
-    if domain == FUSED_DOMAIN:
-        return ((0, 0),)  # `first_in_place` in planner/native/fused/operator.cpp
-    return ((0, 0),) if domain in ONNX_DOMAINS and op_type in INPLACE_UNARY else ()
+    row = operator_of(op_type, domain)
+    return () if dtype in row.not_in_place else row.in_place
 
 
-def alias_pairs(op_type: str, domain: str) -> tuple[tuple[int, int], ...]:
+def alias_pairs(op_type: str, domain: str) -> Pairs:
     """(input index, output index) pairs that are one buffer: the kernel writes over its input.
 
     Unlike in place, this holds for graph inputs and initializers, and whoever else reads them. Only a
     graph output gets a buffer of its own.
     """
-    return _ALIASES.get(op_type, ()) if domain == "com.microsoft" else ()
+    return operator_of(op_type, domain).aliases
 
 
 def written_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
@@ -138,9 +92,7 @@ def written_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]
 
     An accumulator writes its sum over the buffer that it reads; see also `state_inputs`.
     """
-    if op_type in _ACCUMULATORS and domain == "com.microsoft":
-        return (0,)
-    return state_inputs(op_type, domain, training)
+    return operator_of(op_type, domain).writes or state_inputs(op_type, domain, training)
 
 
 def state_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
@@ -150,6 +102,5 @@ def state_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
     inputs, and so does BatchNormInternal, which is always in training mode. Given other buffers for
     those, a second run is as good as the first.
     """
-    standard = op_type == "BatchNormalization" and domain in ONNX_DOMAINS and training
-    internal = op_type == "BatchNormInternal" and domain == "com.microsoft"
-    return (3, 4) if standard or internal else ()
+    switched = op_type == "BatchNormalization" and not training
+    return () if switched else operator_of(op_type, domain).state

@@ -1,7 +1,8 @@
 """The ways in which each operator can be split into chunks of rows.
 
 They follow from the operators' definitions (onnx/docs/Operators.md, and for com.microsoft
-onnxruntime/docs/ContribOperators.md). An operator that is not here has no way: nothing is guessed.
+onnxruntime/docs/ContribOperators.md). `planner.graph.operators` says which rule holds for an operator;
+one without a rule has no way: nothing is guessed.
 Which of them give the same bits, whatever the chunks, `tests/lower/test_row_rules.py` asks ONNX Runtime:
 not the products, whose kernel takes another path for one row, or for fewer columns, nor sums in parts.
 """
@@ -9,10 +10,11 @@ not the products, whose kernel takes another path for one row, or for fewer colu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from planner.graph.effects import ONNX_DOMAINS
+from planner.graph.operators.row import RowsRule
+from planner.graph.operators.table import operator_of
 from planner.lower.rows import Axes, Shape, Subject, Way
 from planner.onnxio.products import plain_order
 
@@ -31,16 +33,10 @@ def ways_of(subject: Subject) -> tuple[Way, ...]:
     Every axis that is cut has at least two rows.
     """
     node = subject.node
-    domain = "" if node.domain in ONNX_DOMAINS else node.domain
-    rule = _RULES.get((domain, node.op_type))
+    rule = operator_of(node.op_type, node.domain).rows
     if rule is None or subject.opset < MIN_OPSET or not subject.outputs or not subject.outputs[0]:
         return ()
-    return tuple(way for way in rule(subject) if _has_rows(subject, way))
-
-
-def with_rule() -> frozenset[tuple[str, str]]:
-    """(domain, operator) of each that has a rule."""
-    return frozenset(_RULES)
+    return tuple(way for way in RULES[rule](subject) if _has_rows(subject, way))
 
 
 def _has_rows(subject: Subject, way: Way) -> bool:
@@ -324,48 +320,28 @@ def _running_sum(subject: Subject) -> Iterator[Way]:
         yield from _along(subject, others)
 
 
-_STANDARD: dict[Rule, str] = {
-    _elementwise: """
-        Abs Add And BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Clip Div Equal Erf Exp
-        Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less
-        LessOrEqual Max Mean Min Mod Mul Neg Not Or PRelu Reciprocal Relu Round Shrink Sigmoid Sign
-        Softsign Sqrt Sub Sum Tanh ThresholdedRelu Where Xor""",
-    _by_vectors: """
-        Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Log Mish Pow Selu Sin Sinh Softplus Tan""",
-    _softmax: "Hardmax LogSoftmax Softmax",
-    _normalization: "LayerNormalization RMSNormalization SimplifiedLayerNormalization",
-    _reduce: """
-        ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
-        ReduceSum ReduceSumSquare""",
-    _arg: "ArgMax ArgMin",
-    _product: "MatMul",
-    _gemm: "Gemm",
-    _transpose: "Transpose",
-    _view: "Flatten Reshape Squeeze Unsqueeze",
-    _gather: "Gather",
-    _gather_elements: "GatherElements",
-    _scatter_elements: "ScatterElements",
-    _one_hot: "OneHot",
-    _slice: "Slice",
-    _pad: "Pad",
-    _concat: "Concat",
-    _split: "Split",
-    _expand: "Expand",
-    _tile: "Tile",
-    _triangle: "Trilu",
-    _running_sum: "CumSum",
-}
-
-_CONTRIB: dict[Rule, str] = {
-    _elementwise: "BiasGelu FastGelu Gelu QuickGelu",
-    _skip_normalization: "SkipLayerNormalization SkipSimplifiedLayerNormalization",
-    _product: "FusedMatMul",
-    _gemm: "FusedGemm",
-}
-
-_RULES: dict[tuple[str, str], Rule] = {
-    (domain, name): rule
-    for domain, table in (("", _STANDARD), ("com.microsoft", _CONTRIB))
-    for rule, names in table.items()
-    for name in names.split()
+RULES: Mapping[RowsRule, Rule] = {
+    "elementwise": _elementwise,
+    "by vectors": _by_vectors,
+    "softmax": _softmax,
+    "normalization": _normalization,
+    "skip normalization": _skip_normalization,
+    "reduce": _reduce,
+    "arg": _arg,
+    "product": _product,
+    "gemm": _gemm,
+    "transpose": _transpose,
+    "view": _view,
+    "gather": _gather,
+    "gather elements": _gather_elements,
+    "scatter elements": _scatter_elements,
+    "one hot": _one_hot,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": _concat,
+    "split": _split,
+    "expand": _expand,
+    "tile": _tile,
+    "triangle": _triangle,
+    "running sum": _running_sum,
 }

@@ -24,28 +24,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from planner.errors import ModelError
-from planner.graph.effects import Effect, kind_of
+from planner.graph.effects import Effect
+from planner.graph.operators.table import operator_of
 from planner.micro.batch import Batch
 from planner.onnxio.load import ValueType
 
 _ONLY_SHAPE = frozenset({"Shape", "Size"})
 """They read the shape of their input, and none of its elements."""
-
-_STATISTICS = frozenset(
-    {"BatchNormalizationGrad", "BatchNormInternal", "MeanVarianceNormalization", "SyncBatchNorm"}
-)
-"""Operators that take statistics over the batch, whatever their attributes say."""
-
-_ALONG_AXIS: Mapping[str, int] = {
-    "Softmax": -1,
-    "LogSoftmax": -1,
-    "Hardmax": -1,
-    "LpNormalization": -1,
-    "TopK": -1,
-    "ArgMax": 0,
-    "ArgMin": 0,
-}
-"""Operators that put elements along one axis in relation to each other, and the axis by default."""
 
 ACCUMULATORS = frozenset({"InPlaceAccumulator", "InPlaceAccumulatorV2", "GradientAccumulator"})
 """onnxruntime-training's own: they add their second input up in their first, run by run."""
@@ -187,7 +172,7 @@ class _Walk:
         if not any(n in self.samples for n in _read(node)):
             return
         if (
-            kind_of(node.op_type, node.domain) is Effect.STATE_UPDATE
+            operator_of(node.op_type, node.domain).effect is Effect.STATE_UPDATE
             and node.op_type not in ACCUMULATORS
         ):
             raise ModelError(
@@ -223,7 +208,8 @@ class _Walk:
             "its batch normalization in evaluation mode, normalize each sample alone (LayerNorm, "
             f"GroupNorm), or {NEXT_STEP}"
         )
-        if node.op_type in _STATISTICS or (is_batch_norm and mode is not None and mode.as_int()):
+        over_batch = operator_of(node.op_type, node.domain).over_batch
+        if over_batch or (is_batch_norm and mode is not None and mode.as_int()):
             raise ModelError(f"{what}the statistics of the batch{rest}")
         for value in self._coupled(node) if is_batch_norm else ():
             raise ModelError(f"{what}statistics of the batch, {self._origin(value)}{rest}")
@@ -235,9 +221,8 @@ class _Walk:
         if node.op_type == "CumSum":
             given = node.inputs[1].const_value if node.inputs[1] is not None else None
             along = None if given is None else int(given.numpy().reshape(-1)[0])
-        elif node.op_type in _ALONG_AXIS:
-            said = node.attributes.get("axis")
-            along = _ALONG_AXIS[node.op_type] if said is None else said.as_int()
+        elif (usual := operator_of(node.op_type, node.domain).axis) is not None:
+            along = node.attributes.get_int("axis", usual)
         else:
             return
         rank = len(self.types[data].shape)

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
+from planner.graph.operators.row import ShareRule
+from planner.graph.operators.table import operator_of
 from planner.micro.flow import Flow
 
 SAMPLES = "samples"
 """The share of what was divided by a number that grows as the batch does."""
-
-KEEP = frozenset({"Identity", "Neg", "Cast", "Relu", "LeakyRelu"})
-MOVE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-SAME = frozenset({"Add", "Sub", "Sum"})
-_EACH = frozenset({
-    "Abs", "And", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
-    "HardSwish", "IsInf", "IsNaN", "Log", "Max", "Min", "Mod", "Not", "Or", "Pow", "Round",
-    "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Tanh", "Xor",
-})  # fmt: skip
-_COMPARE = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_ALONG = frozenset({"Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization"})
-_REDUCE = frozenset({"ReduceSum", "ReduceMean"})
-_REDUCE_ALONE = frozenset(
-    {
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSumSquare",
-    }
-)
-SHAPED_BY: Mapping[str, int] = {"Reshape": 1, "Expand": 1, "Slice": 1, "Pad": 1, "Unsqueeze": 1}
 
 _SMALL = 1 << 20
 """Constants of more elements are not looked through for zeros."""
@@ -77,50 +55,33 @@ class Rules:
     flow: Flow
 
     def made(self, node: ir.Node, kinds: list[Known]) -> Known:
-        op = node.op_type
-        if op in KEEP or op == "Transpose":
-            return self._kept(node, kinds[0])
-        if op == "Dropout":
-            return self._kept(node, kinds[0])
-        if op in MOVE:
-            self._check_rows(node)
-            return kinds[0]
-        if op in SAME:
-            return _same(kinds)
-        if op in ("Mul", "MatMul", "Gemm", "Div", "Reciprocal"):
-            return self._product(node, kinds)
-        if op in _EACH or op in _ALONG:
-            return self._same_in_any_run(node, kinds)
-        if op == "OneHot":  # its third input has the two values
-            _plain(kinds[:2])
-            return kinds[2]
-        if op in _COMPARE:
-            return PLAIN if _same(kinds) is ZERO else self._compared(node, kinds)
-        if op in _REDUCE or op in _REDUCE_ALONE:
-            return self._reduced(node, kinds)
-        if op == "Where":
-            _plain(kinds[:1])
-            return _same(kinds[1:])
-        if op == "Expand":
-            return kinds[0]
-        if op in ("Slice", "Pad", "Concat", "Split"):
-            return self._cut(node, kinds)
-        if op in ("Gather", "GatherElements"):
-            return self._gathered(node, kinds)
-        if op in ("ScatterElements", "ScatterND"):
-            return self._scattered(node, kinds)
-        raise Unknown("has no rule")
+        """Tell of what a node makes.
 
-    def _kept(self, node: ir.Node, kind: Known) -> Known:
+        Raises:
+            Unknown: no rule says.
+        """
+        rule = share_of(node)
+        if rule is None:
+            raise Unknown("has no rule")
+        return RULES[rule](self, node, kinds)
+
+    def moved(self, node: ir.Node, kinds: list[Known]) -> Known:
+        """Tell of a view, in which rows of a sample stay together."""
+        self._check_rows(node)
+        return kinds[0]
+
+    def kept(self, node: ir.Node, kinds: list[Known]) -> Known:
+        kind = kinds[0]
         if kind.share and node.op_type == "Cast" and not self.is_real(str(node.outputs[0].name)):
             raise Unknown("rounds what was divided by a size or a count")
         return kind
 
-    def _same_in_any_run(self, node: ir.Node, kinds: list[Known]) -> Known:
+    def along(self, node: ir.Node, kinds: list[Known]) -> Known:
+        """Tell of what is the same in any run where it works along another axis than the batch's."""
         _plain(kinds)
         name = str(node.inputs[0].name) if node.inputs[0] is not None else ""
         axis = self.flow.axis.get(name)
-        if axis is not None and node.op_type in _ALONG:
+        if axis is not None:
             rank = len(self.flow.types[name].shape)
             said = node.attributes.get("axis")
             along = -1 if said is None else said.as_int()
@@ -132,14 +93,16 @@ class Rules:
                 raise Unknown("works along the batch")
         return PLAIN
 
-    def _compared(self, node: ir.Node, kinds: list[Known]) -> Known:
+    def compared(self, node: ir.Node, kinds: list[Known]) -> Known:
         """Signs are those of any run, where a sample's share is positive."""
         known = _same(kinds)
+        if known is ZERO:
+            return PLAIN
         if known.share and not any(str(v.name) in self.flow.axis for v in node.outputs):
             raise Unknown("compares a size or a count")
         return PLAIN
 
-    def _product(self, node: ir.Node, kinds: list[Known]) -> Known:
+    def product(self, node: ir.Node, kinds: list[Known]) -> Known:
         op = node.op_type
         if op == "Reciprocal":
             return Known({a: -e for a, e in kinds[0].share.items()})
@@ -184,12 +147,12 @@ class Rules:
         if len(behind) > 1 or rank - self.flow.axis.get(out, rank) not in behind:
             raise Unknown("pairs samples")
 
-    def _reduced(self, node: ir.Node, kinds: list[Known]) -> Known:
+    def reduced(self, node: ir.Node, kinds: list[Known]) -> Known:
         name, op = str(node.inputs[0].name) if node.inputs[0] is not None else "", node.op_type
         rank, axis = len(self.flow.types[name].shape), self.flow.axis.get(name)
         axes = self._axes(node, rank)
         over = axis is not None and axis in axes
-        if op in _REDUCE_ALONE:
+        if share_of(node) == "reduces":
             _plain(kinds[:1])
             if over:
                 raise Unknown("takes something of the batch that is no sum")
@@ -214,7 +177,7 @@ class Rules:
             return set() if node.attributes.get_int("noop_with_empty_axes", 0) else {*range(rank)}
         return {a % rank for a in axes}
 
-    def _cut(self, node: ir.Node, kinds: list[Known]) -> Known:
+    def cut(self, node: ir.Node, kinds: list[Known]) -> Known:
         """Slices, paddings, joins: never along the batch."""
         op = node.op_type
         sources = [v for v in (node.inputs if op == "Concat" else node.inputs[:1]) if v is not None]
@@ -240,7 +203,7 @@ class Rules:
         if len(node.inputs) > 4 and node.inputs[4] is not None and min(_ints(node.inputs[4])) < 0:
             raise Unknown("turns rows round")
 
-    def _gathered(self, node: ir.Node, kinds: list[Known]) -> Known:
+    def gathered(self, node: ir.Node, kinds: list[Known]) -> Known:
         data, where = (str(v.name) for v in node.inputs[:2] if v is not None)
         _plain(kinds[1:2])
         axis = self.flow.axis.get(data)
@@ -253,7 +216,7 @@ class Rules:
             raise Unknown("pairs samples")
         return kinds[0]
 
-    def _scattered(self, node: ir.Node, kinds: list[Known]) -> Known:
+    def scattered(self, node: ir.Node, kinds: list[Known]) -> Known:
         _plain(kinds[1:2])
         data, out = str(node.inputs[0].name) if node.inputs[0] else "", str(node.outputs[0].name)
         axis = self.flow.axis.get(out)
@@ -334,6 +297,56 @@ def _same(kinds: Sequence[Known]) -> Known:
 def _plain(kinds: Sequence[Known]) -> None:
     if any(k.share and not k.is_zero for k in kinds):
         raise Unknown("is not linear in what was divided by a size or a count")
+
+
+def _first(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
+    return kinds[0]
+
+
+def _summed(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
+    return _same(kinds)
+
+
+def _each(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
+    """Any function of each element."""
+    _plain(kinds)
+    return PLAIN
+
+
+def _one_hot(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
+    """The third input has the two values."""
+    _plain(kinds[:2])
+    return kinds[2]
+
+
+def _chosen(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
+    _plain(kinds[:1])
+    return _same(kinds[1:])
+
+
+RULES: Mapping[ShareRule, Callable[[Rules, ir.Node, list[Known]], Known]] = {
+    "keeps": Rules.kept,
+    "linear": Rules.kept,
+    "view": Rules.moved,
+    "sum": _summed,
+    "product": Rules.product,
+    "each": _each,
+    "along axis": Rules.along,
+    "one hot": _one_hot,
+    "compares": Rules.compared,
+    "reduces to a total": Rules.reduced,
+    "reduces": Rules.reduced,
+    "where": _chosen,
+    "expands": _first,
+    "cuts": Rules.cut,
+    "gathers": Rules.gathered,
+    "scatters": Rules.scattered,
+}
+
+
+def share_of(node: ir.Node) -> ShareRule | None:
+    """Look up the rule of a node."""
+    return operator_of(node.op_type, node.domain).share
 
 
 def _ints(value: ir.Value) -> list[int]:

@@ -22,20 +22,18 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.graph.operators.table import ONNX_DOMAINS, operator_of
 from planner.micro.flow import NEXT_STEP, Flow
 from planner.micro.kinds import MEAN, SUM, Kinds
 from planner.micro.share_rules import (
-    KEEP,
-    MOVE,
     PLAIN,
-    SAME,
     SAMPLES,
-    SHAPED_BY,
     ZERO,
     Known,
     Rules,
     Unknown,
     is_zero,
+    share_of,
 )
 
 
@@ -146,7 +144,8 @@ class _Walk:
             tensor = None if value is None else value.as_tensor()
             empty = tensor is None and node.op_type == "ConstantOfShape"
             return ZERO if empty or is_zero(tensor) else PLAIN
-        if node.op_type in KEEP | MOVE | {"Transpose", "Expand"} and node.inputs[0] is not None:
+        is_kept = share_of(node) in ("keeps", "linear", "view", "expands")
+        if is_kept and node.inputs[0] is not None:
             known = self.found.get(str(node.inputs[0].name), PLAIN)
             return ZERO if known.is_zero else PLAIN
         return PLAIN
@@ -158,7 +157,7 @@ class _Walk:
             Unknown: no rule says.
         """
         op = node.op_type
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in ONNX_DOMAINS:
             raise Unknown("has no rule")
         if op in ("Shape", "Size"):
             return self.rules.size(node)
@@ -175,12 +174,10 @@ class _Walk:
     def _inputs(self, node: ir.Node) -> list[Known]:
         """Of each input; what only gives a shape is plain where it follows the batch."""
         kinds = []
+        is_shaped = operator_of(node.op_type, node.domain).has_shape_input
         for place, value in enumerate(node.inputs):
             name = "" if value is None else str(value.name)
-            shape_from = SHAPED_BY.get(node.op_type)
-            if not name or (
-                shape_from is not None and place >= shape_from and not self.rules.is_real(name)
-            ):
+            if not name or (is_shaped and place and not self.rules.is_real(name)):
                 kinds.append(PLAIN)
             elif name in self.found:
                 kinds.append(self.found[name])
@@ -191,10 +188,10 @@ class _Walk:
     def _check_totals(self, node: ir.Node, kinds: list[Known]) -> None:
         if not any(k.is_total for k in kinds):
             return
-        op = node.op_type
-        if op in MOVE or op in ("Transpose", "Identity", "Neg"):
+        op, rule = node.op_type, share_of(node)
+        if rule in ("linear", "view"):
             return
-        if op in SAME and all(k.is_total or k.is_zero for k in kinds):
+        if rule == "sum" and all(k.is_total or k.is_zero for k in kinds):
             return
         one = sum(k.is_total for k in kinds) == 1
         if one and (op == "Mul" or (op == "Div" and kinds[0].is_total)):

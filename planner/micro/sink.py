@@ -14,9 +14,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from planner.micro.flow import Flow
-
-_VIEWS = frozenset({"Identity", "Neg", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_SUMS = frozenset({"Add", "Sub", "Sum"})
+from planner.micro.share_rules import share_of
 
 
 def values_to_add_up(model: ir.Model, flow: Flow) -> tuple[str, ...]:
@@ -54,9 +52,10 @@ def _is_read_once(value: ir.Value) -> bool:
 def _is_linear(node: ir.Node, names: list[str]) -> bool:
     """Whether what a node makes is linear in the named inputs together."""
     inputs = ["" if v is None else str(v.name) for v in node.inputs]
-    if node.op_type in _VIEWS:
+    rule = share_of(node)
+    if rule in ("linear", "view"):
         return inputs[:1] == names
-    if node.op_type in _SUMS:
+    if rule == "sum":
         return all(name in names for name in inputs)
     if node.op_type == "Mul":
         return len(names) == 1 and inputs.count(names[0]) == 1

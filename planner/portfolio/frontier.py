@@ -2,57 +2,95 @@
 
 A plan for one budget is a plan for every larger one, and a bound for one budget bounds every smaller
 one. So both lines of a frontier are monotone by construction: each point takes the best plan of the
-budgets up to its own, and the largest bound of those from its own on.
+budgets up to its own, and the largest bound of those from its own on. A search at one budget begins from
+what is known of the next larger one, and none is made where the two lines meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from planner.plan.candidate import Candidate
-from planner.plan.points import Point, PointPlan
+from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
-from planner.plan.solved import Solved
-from planner.portfolio.race import solve_orders
+from planner.portfolio.race import Raced, solve_orders
 from planner.portfolio.table import POLICY, Policy
+from planner.search.patience import begin
+from planner.search.state import SearchSettings
 
 
-def solve_point(
-    problems: Sequence[Problem],
-    capacity_bytes: int,
-    *,
-    time_limit_s: float,
-    seed: int = 0,
-    policy: Policy = POLICY,
-) -> Point:
-    """The best plan found at one budget, on one core.
+@dataclass(slots=True, kw_only=True)
+class FrontierSearch:
+    """The search for a frontier, and what it has come to.
 
-    Args:
+    Attributes:
         problems: the same problem in several base orders; their own capacities do not count.
+        settings: of the search at one budget, whose time is given with each.
+        worth_per_s: a second of waiting for one point must promise so much of a step's time; None waits
+            for all of it.
         policy: of the race between the orders, and of the searches.
+        found: by budget; None where nothing had to be searched for.
     """
-    tight = [replace(problem, capacity_bytes=capacity_bytes) for problem in problems]
-    found = solve_orders(tight, time_limit_s=time_limit_s, seed=seed, workers=1, policy=policy)
-    candidate = found.solved.candidate
+
+    problems: tuple[Problem, ...]
+    settings: SearchSettings
+    worth_per_s: float | None = None
+    policy: Policy = POLICY
+    found: dict[int, Raced | None] = field(default_factory=dict)
+
+    def at(self, capacity_bytes: int, *, time_limit_s: float) -> Point:
+        """Find the best plan at one budget, or below it; asked again, look for a better one."""
+        if not self.is_settled(capacity_bytes):
+            larger = self.larger(capacity_bytes)
+            self.found[capacity_bytes] = self.searched(capacity_bytes, larger, time_limit_s)
+        return next(p for p in self.points if p.capacity_bytes == capacity_bytes)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All budgets that were asked for."""
+        return monotone([_point(budget, raced) for budget, raced in self.found.items()])
+
+    def is_settled(self, capacity_bytes: int) -> bool:
+        """Note a budget, and see from the others whether a search can find more there."""
+        self.found.setdefault(capacity_bytes, None)
+        point = next(p for p in self.points if p.capacity_bytes == capacity_bytes)
+        plan = point.plan
+        return point.is_impossible or (plan is not None and plan.time_us <= point.bound_us)
+
+    def larger(self, capacity_bytes: int) -> Raced | None:
+        """Look up what was found at the least budget from this one on."""
+        found = [(budget, raced) for budget, raced in self.found.items() if raced is not None]
+        larger = [pair for pair in found if pair[0] >= capacity_bytes]
+        return min(larger, key=lambda pair: pair[0])[1] if larger else None
+
+    def searched(self, capacity_bytes: int, larger: Raced | None, time_limit_s: float) -> Raced:
+        """Search at one budget, from what was found at a larger one."""
+        patience = None if self.worth_per_s is None else begin(self.worth_per_s)
+        return solve_orders(
+            [replace(problem, capacity_bytes=capacity_bytes) for problem in self.problems],
+            replace(self.settings, limit_s=time_limit_s, patience=patience),
+            larger=larger,
+            policy=self.policy,
+        )
+
+    def within(self, orders: Sequence[int]) -> FrontierSearch:
+        """Search in some of the orders alone, given by their indices."""
+        return replace(self, problems=tuple(self.problems[i] for i in orders), found={})
+
+
+def _point(capacity_bytes: int, raced: Raced | None) -> Point:
+    if raced is None:
+        return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=0.0)
+    candidate = raced.solved.candidate
     if candidate is None:
-        return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=found.bound_us)
-    plan = point_plan(candidate, engine=found.solved.engine, order=found.index)
+        return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=raced.bound_us)
     return Point(
         capacity_bytes=capacity_bytes,
-        plan=plan,
-        bound_us=found.bound_us,
-        order_bound_us=found.solved.bound_us,
+        plan=point_plan(candidate, engine=raced.solved.engine, order=raced.index),
+        bound_us=raced.bound_us,
+        order_bound_us=raced.solved.bound_us,
     )
-
-
-def point_of(solved: Solved, capacity_bytes: int) -> Point:
-    """What a search in one base order came to, at one budget."""
-    plan = None
-    if solved.candidate is not None:
-        plan = point_plan(solved.candidate, engine=solved.engine, order=0)
-    bound_us = float("inf") if solved.is_impossible else solved.bound_us
-    return Point(capacity_bytes=capacity_bytes, plan=plan, bound_us=bound_us)
 
 
 def point_plan(candidate: Candidate, *, engine: str, order: int) -> PointPlan:

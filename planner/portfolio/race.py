@@ -386,32 +386,37 @@ class Raced:
 
 def solve_orders(
     problems: Sequence[Problem],
+    settings: SearchSettings,
     *,
-    time_limit_s: float,
-    seed: int = 0,
-    workers: int | None = None,
+    larger: Raced | None = None,
     policy: Policy = POLICY,
 ) -> Raced:
     """Compare the orders, then search at length in the best one, and in others where time is left and
-    more might be gained.
+    more might be gained. One order alone is searched in at once.
 
-    Arguments as of `race` and of `planner.search.state.SearchSettings`; the time is that of
-    everything.
+    Args:
+        settings: of everything.
+        larger: what was found in the same orders at a larger capacity: it is begun from.
     """
     start = clock.now()
-    limit_s, numbers = time_limit_s, policy.race
+    limit_s, numbers = settings.limit_s, policy.race
     index, best = 0, None
     bounds_us: list[float] = []
-    for runner in race(problems, time_limit_s=numbers.share * time_limit_s, policy=policy):
+    runners = [Runner(index=0, bound_us=problems[0].base_duration_us)]
+    if len(problems) > 1:
+        runners = race(problems, time_limit_s=numbers.share * limit_s, policy=policy)
+    for runner in runners:
         left_s = limit_s - (clock.now() - start)
         best_us = best.candidate.time_us if best and best.candidate else float("inf")
         bounds_us.append(runner.bound_us)
         if best is not None and (left_s < numbers.min_s or runner.bound_us >= best_us):
             continue
+        same = larger if larger is not None and larger.index == runner.index else None
         found = solve(
             problems[runner.index],
-            SearchSettings(limit_s=left_s, seed=seed, workers=workers),
+            replace(settings, limit_s=left_s),
             start=runner.solved,
+            larger=None if same is None else same.solved,
             policy=policy,
         )
         bounds_us[-1] = (
@@ -419,12 +424,13 @@ def solve_orders(
         )
         if best is None and found.candidate is not None:
             # what ended early is good: the others are not worth much more time
-            limit_s = min(time_limit_s, numbers.others_factor * (clock.now() - start))
+            limit_s = min(settings.limit_s, numbers.others_factor * (clock.now() - start))
         if best is None or _figure(found) < _figure(best):
             index, best = runner.index, found
     assert best is not None
     took_s = clock.now() - start
-    return Raced(index=index, solved=replace(best, solve_s=took_s), bound_us=min(bounds_us))
+    bound_us = max(min(bounds_us), 0.0 if larger is None else larger.bound_us)
+    return Raced(index=index, solved=replace(best, solve_s=took_s), bound_us=bound_us)
 
 
 def _figure(solved: Solved) -> tuple[int, float]:

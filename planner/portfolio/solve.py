@@ -28,6 +28,7 @@ def solve(
     settings: SearchSettings,
     *,
     start: Solved | None = None,
+    larger: Solved | None = None,
     progress: Progress | None = None,
     policy: Policy = POLICY,
 ) -> Solved:
@@ -39,6 +40,7 @@ def solve(
             counted.
         start: what an earlier search of this problem found: the answer is no worse. Of one with more
             capacity, too: what is proved of it holds, and its plan is a place to begin from.
+        larger: one of more capacity besides.
         progress: told of each better plan.
         policy: which engine has its turn when.
 
@@ -55,8 +57,9 @@ def solve(
     max_sets = policy.unmaking_sets if settings.thorough else 0
     bound, _ = unmaking_bound(problem, max_sets=max_sets, capacity_bytes=problem.capacity_bytes)
     state.is_impossible = bound > problem.capacity_bytes
-    if start is not None:
-        _resume(state, start)
+    for known in (start, larger):
+        if known is not None:
+            _resume(state, known)
     try:
         _search(state, policy)
     except KeyboardInterrupt:

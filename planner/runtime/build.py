@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from planner.errors import ModelError
-from planner.graph.effects import TRAINING_OPERATORS
+from planner.graph.operators.training import TRAINING
 from planner.graph.reasons import WhyClosed
 from planner.graph.rules import SWAP_DOMAIN
 
@@ -54,7 +54,7 @@ def check_build(model: ir.Model) -> None:
             what to do.
     """
     _check_original(model)
-    training = [n for n in model.graph if n.op_type in TRAINING_OPERATORS and n.domain in _DOMAINS]
+    training = [n for n in model.graph if n.op_type in TRAINING and n.domain in _DOMAINS]
     for node in model.graph:
         if node.op_type in _TORCH:
             raise ModelError(

@@ -96,17 +96,12 @@ def _planner(
 ) -> Row:
     from planner.bound.unmaking import unmaking_bound
     from planner.portfolio.race import solve_orders
-    from planner.portfolio.solve import solve
     from planner.search.state import SearchSettings
 
-    row: Row = {}
-    problem = problems[0]
-    if len(problems) == 1:
-        solved = solve(problem, SearchSettings(limit_s=limit_s, workers=workers, seed=seed))
-    else:
-        raced = solve_orders(problems, time_limit_s=limit_s, workers=workers, seed=seed)
-        solved, problem = raced.solved, problems[raced.index]
-        row["order"] = raced.index
+    settings = SearchSettings(limit_s=limit_s, workers=workers, seed=seed)
+    raced = solve_orders(problems, settings)
+    solved, problem = raced.solved, problems[raced.index]
+    row: Row = {} if len(problems) == 1 else {"order": raced.index}
     row |= {
         "seconds": round(solved.solve_s, 2),
         "engine": solved.engine,

@@ -61,7 +61,7 @@ def covered(key: Key) -> Covered:
         domain=domain,
         op_type=op_type,
         shape=shape_rules.has_rule(domain, op_type, version),
-        flops=has_rule(op_type),
+        flops=has_rule(op_type, domain),
         effect=effect_of(op_type, domain, {}, training=True).is_known,
         in_place=(domain, op_type) in measured
         or op_type in EXPANDED

@@ -194,7 +194,7 @@ def test_the_search_proves_that_second_runs_do_not_fit():
 
 def test_orders_are_impossible_together():
     impossible = large_input(14)
-    raced = solve_orders([impossible, impossible], time_limit_s=20.0, workers=1)
+    raced = solve_orders([impossible] * 2, SearchSettings(limit_s=20.0, workers=1))
     assert raced.solved.is_impossible
     assert raced.bound_us == float("inf")
 

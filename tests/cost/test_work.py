@@ -68,7 +68,7 @@ def graph_of(
         id=OpId(0),
         name="op",
         op_type=op_type,
-        domain="",
+        domain="com.microsoft" if op_type.startswith("Fused") else "",
         inputs=tuple(ids[: len(inputs)]),
         outputs=tuple(ids[len(inputs) :]),
         is_view=is_view,

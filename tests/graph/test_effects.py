@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-from collections import Counter
-
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import defs
 
-from planner.graph import effects
-from planner.graph.effects import Effect, effect_of, kind_of
+from planner.graph.effects import Effect, effect_of
+from planner.graph.operators.table import operator_of
 from planner.graph.reasons import why_once
 from planner.graph.rules import written_inputs
 from planner.runtime.options import session_options
 from planner.runtime.probe import Case, single_model
 from planner.runtime.profile import run_session
 from reports.ort_cases import cases
-
-OPERATORS = sorted({(s.domain, s.name) for s in defs.get_all_schemas_with_history()})
 
 NOT_RANDOM = {("", "AffineGrid")}
 """onnx calls it non-deterministic for the `If` in its body, whose condition is a constant."""
@@ -35,35 +30,16 @@ BEYOND_VALUES = {
 """Kinds whose values are the same each time by onnx's definition; it is the run that does more."""
 
 
-@pytest.mark.parametrize("domain", sorted({domain for domain, _ in OPERATORS}))
-def test_every_operator_of_the_standard_is_classified(domain: str) -> None:
-    names = {name for d, name in OPERATORS if d == domain}
-    assert {name for name in names if kind_of(name, domain) is None} == set()
-
-
-def test_every_operator_of_onnx_runtime_is_classified() -> None:
-    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
-    theirs = {(s.domain, s.name) for s in state.get_all_operator_schema()}
-    contrib = {key for key in theirs if key[0] in ("com.microsoft", "com.microsoft.nchwc")}
-    assert len(contrib) > 100
-    assert {key for key in contrib if kind_of(key[1], key[0]) is None} == set()
-
-
-def test_the_table_has_each_operator_once() -> None:
-    counted = Counter(key for key, _ in effects._entries())
-    assert {key for key, count in counted.items() if count > 1} == set()
-
-
 def test_the_table_agrees_with_what_onnx_says_of_determinism() -> None:
     kinds = defs.OpSchema.NodeDeterminism
     said = {(s.domain, s.name): s.node_determinism for s in defs.get_all_schemas()}
     random = {key for key, kind in said.items() if kind == kinds.NonDeterministic}
     assert len(random) >= 10
     for domain, name in random - NOT_RANDOM:
-        kind = kind_of(name, domain)
-        assert kind is not None and (kind.is_random or kind is Effect.CONTROL_FLOW), name
+        kind = operator_of(name, domain).effect
+        assert kind.is_random or kind is Effect.CONTROL_FLOW, name
     for domain, name in (key for key, kind in said.items() if kind == kinds.Deterministic):
-        assert kind_of(name, domain) in {Effect.PURE, *BEYOND_VALUES}, name
+        assert operator_of(name, domain).effect in {Effect.PURE, *BEYOND_VALUES}, name
 
 
 @pytest.mark.parametrize("case", [c for _, c in cases()], ids=lambda c: c.op_type)

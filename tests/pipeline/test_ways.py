@@ -12,7 +12,8 @@ from models import zoo
 from planner import api
 from planner.api_sweep import sweep
 from planner.errors import UsageError
-from planner.pipeline.levers.ways import merged, ways_of
+from planner.pipeline.answer.frontier import merged
+from planner.pipeline.levers.hosting import ways_of
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.plan.points import Point, PointPlan

@@ -59,7 +59,7 @@ def test_every_order_is_ranked_by_what_it_can_do(problem, share):
 def test_the_answer_is_a_plan_in_the_order_that_it_names(problem, share):
     moved = orders_of(problem, share)
     raced = race(moved, time_limit_s=2.0)[0].solved
-    found = solve_orders(moved, time_limit_s=5.0, workers=1)
+    found = solve_orders(moved, SearchSettings(limit_s=5.0, workers=1))
     index, solved = found.index, found.solved
     if solved.candidate is None:
         assert raced is None or raced.candidate is None
@@ -117,7 +117,7 @@ def test_the_searches_are_those_of_the_policy():
     policy = only_greedy(POLICY)
     raced = race(moved, time_limit_s=4.0, policy=policy)
     found = [r.solved for r in raced if r.solved] + [
-        solve_orders(moved, time_limit_s=4.0, workers=1, policy=policy).solved
+        solve_orders(moved, SearchSettings(limit_s=4.0, workers=1), policy=policy).solved
     ]
     assert len(found) > 1
     for solved in found:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.native import library_path
-from planner.pipeline.answer.budget_preview import before_a_plan, preview_budgets
+from planner.pipeline.answer.budget_preview import preview_budgets
+from planner.pipeline.answer.frontier import merged
 from planner.pipeline.answer.policy import ANSWERING
+from planner.pipeline.levers.hosting import ways_of
 from planner.pipeline.levers.residence import residence_note
-from planner.pipeline.levers.ways import merged, ways_of
 from planner.pipeline.prepare.prepared import Progress, prepare
 from planner.pipeline.prepare.settings import noted_copies, settings_of
 from planner.pipeline.solve.orders import base_orders, least_found_peak, least_possible_peak
@@ -50,8 +51,7 @@ def analyzed(
             found = least_found_peak(way, settings, orders, time_limit_s=least_s)
             on_host = LeastPeak(peak_bytes=found, bound_bytes=least_possible_peak(way))
         progress("comparing base orders")
-        question = before_a_plan(way, settings, orders)
-        previews.append(preview_budgets(question, progress))
+        previews.append(preview_budgets(way, settings, orders, progress))
     return Analysis(
         model_path=request.model,
         model_sha256=prepared.loaded.sha256,

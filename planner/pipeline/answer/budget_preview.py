@@ -6,115 +6,91 @@ done with a plan meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from planner import clock
+from planner.pipeline.answer.frontier import Way, way_of
 from planner.pipeline.answer.policy import ANSWERING
-from planner.pipeline.levers.residence import most_bound_us
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, formulate_in
 from planner.pipeline.solve.planned import Planned
 from planner.plan.points import Point, PointPlan, Written, monotone, with_views
 from planner.plan.problem import Problem
-from planner.portfolio.frontier import point_of, point_plan
-from planner.portfolio.race import race
-from planner.portfolio.solve import solve
+from planner.portfolio.frontier import FrontierSearch, point_plan
+from planner.portfolio.race import Raced, race
 from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.patience import begin
 from planner.search.shadow_prices import shadow_prices
-from planner.search.state import SearchSettings
 from planner.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class _Looking:
     """What is to be looked at: plain values, which another process can be given.
 
     Attributes:
-        problem: in the base order that is searched in; its capacity is that of no point.
-        frontier: the frontier without its points.
-        as_it_is: the point of the model unchanged.
-        budgets: those looked at, ascending, in bytes, the reserve not counted.
+        search: in one base order.
+        budgets: those looked at, in bytes, the largest first.
         planned: the problem that was solved; None where there is no plan.
         time_limit_s: for everything.
-        views_us: that a step takes beside its schedule.
-        most_bound_us: no bound on a time is taken for higher (`planner.pipeline.levers.residence`).
     """
 
-    problem: Problem
-    frontier: Frontier
-    as_it_is: Point
+    search: FrontierSearch
     budgets: tuple[int, ...]
-    planned: Problem | None = None
-    seed: int
-    workers: int | None
+    planned: Problem | None
     time_limit_s: float
-    views_us: float
-    most_bound_us: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class _Looked:
     """What was found.
 
     Attributes:
-        points: of the question's budgets.
+        found: by budget.
         prices: (node, microseconds for a byte more while it runs) of what binds the plan, in no order;
             None where there is no plan, or where the time did not suffice.
         seconds: that it took.
     """
 
-    points: tuple[Point, ...]
+    found: dict[int, Raced | None]
     prices: tuple[tuple[str, float], ...] | None
     seconds: float
 
-    def preview(
-        self,
-        question: Question,
-        planned: Point | None = None,
-        step: Mapping[str, int] | None = None,
-        step_us: float | None = None,
-    ) -> BudgetPreview:
-        """The frontier, and what binds the plan, the dearest first.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """A model in the base order that is searched in, and what is to be looked at."""
+
+    way: Way
+    settings: Settings
+    looking: _Looking
+
+    def frontier(self, looked: _Looked, *whole: Point) -> Frontier:
+        """All that was found, and what is known besides: within its own peak the model costs nothing.
 
         Args:
-            planned: the point of the plan.
-            step: place of each node in the rewritten model.
-            step_us: of the plan, as its file is written.
+            whole: points besides; peaks have the reserve in them, as the budgets do.
         """
-        points = [*self.points, *([planned] if planned is not None else [])]
-        points = [question.as_it_is, *(with_views(p, question.views_us) for p in points)]
-        if planned is not None and planned.plan is not None and step_us is not None:
-            written = Written(
-                base_us=question.frontier.base_us,
-                schedule_us=planned.plan.time_us + question.views_us,
-                step_us=step_us,
-            )
-            points = [written.of(point) for point in points]
-        most_us, at = question.most_bound_us, step or {}
-        binds = None
-        if self.prices is not None:
-            rows = [
-                BindingStep(node=node, step=at.get(node, 0), us_per_mib=us_per_byte * (1 << 20))
-                for node, us_per_byte in self.prices
-            ]
-            binds = tuple(sorted(rows, key=lambda row: -row.us_per_mib))
-        return BudgetPreview(
-            frontier=replace(
-                question.frontier,
-                points=monotone([replace(p, bound_us=min(p.bound_us, most_us)) for p in points]),
-            ),
-            binds=binds,
-            seconds=self.seconds,
-        )
+        self.way.search.found.update(looked.found)
+        needed, base_us = self.way.baseline_bytes, self.way.prepared.baseline.time_us
+        needed += self.settings.reserve_bytes
+        plan = PointPlan(peak_bytes=needed, time_us=base_us, engine="none", order=1)
+        as_it_is = Point(capacity_bytes=needed, plan=plan, bound_us=base_us)
+        found = self.way.frontier(as_it_is, *whole)
+        return replace(found, orders=(*found.orders, "as it is"))
 
 
-def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder]) -> Question:
-    """What budgets would cost in the order that does best at the middle of the range.
+def preview_budgets(
+    prepared: Prepared,
+    settings: Settings,
+    orders: Sequence[BaseOrder],
+    progress: Progress = silent,
+) -> BudgetPreview:
+    """What budgets would cost in the order that does best at the middle of the range, with no plan yet.
 
     Args:
         orders: all base orders, the one with the least peak first.
@@ -123,19 +99,9 @@ def before_a_plan(prepared: Prepared, settings: Settings, orders: Sequence[BaseO
     limit_s = _limit_s(prepared)
     base = _best_order(prepared, settings, orders, time_limit_s=ANSWERING.racing * limit_s)
     left_s = limit_s - (clock.now() - start)
-    return _question(prepared, settings, orders, base, time_limit_s=left_s)
-
-
-def beside_a_plan(settings: Settings, planned: Planned) -> Question:
-    """What other budgets would cost in the base order of a plan, and what binds at its own; what was
-    barred as it was made stays so."""
-    prepared, base, orders = planned.prepared, planned.base, planned.orders
-    found = _question(prepared, settings, orders, base, time_limit_s=_limit_s(prepared))
-    return replace(
-        found,
-        budgets=tuple(b for b in found.budgets if b != settings.budget_bytes),
-        planned=planned.formulation.problem,
-    )
+    question = _question(prepared, settings, orders, base, time_limit_s=left_s)
+    looked = _look(question.looking, progress)
+    return BudgetPreview(frontier=question.frontier(looked), binds=None, seconds=looked.seconds)
 
 
 def _question(
@@ -145,54 +111,42 @@ def _question(
     base: BaseOrder,
     *,
     time_limit_s: float,
-) -> Question:
-    own = prepared.baseline.peak_bytes
-    problem = formulate_in(prepared, base.order, settings, own).problem
-    budgets = sorted({int(share * own) for share in ANSWERING.preview_shares})
-    return Question(
-        problem=problem,
-        frontier=Frontier(
-            dims=dict(prepared.loaded.dims),
-            baseline_bytes=own,
-            base_us=prepared.baseline.time_us,
-            order_alone_bytes=orders[0].peak_bytes,
-            least_bound_bytes=base.least_bound_bytes,
-            orders=(base.name, "as it is"),
-            points=(),
+) -> _Question:
+    way = way_of(prepared, settings, orders=(base,))
+    least, own = base.least_bound_bytes + settings.reserve_bytes, way.baseline_bytes
+    budgets = {
+        budget for share in ANSWERING.preview_shares if (budget := int(share * own)) >= least
+    }
+    search = replace(
+        way.search,
+        settings=replace(way.search.settings, workers=settings.workers, thorough=False),
+        worth_per_s=ANSWERING.preview_worth_per_s,
+    )
+    return _Question(
+        way=replace(way, order_alone_bytes=orders[0].peak_bytes, search=search),
+        settings=settings,
+        looking=_Looking(
+            search=search,
+            budgets=tuple(sorted(budgets, reverse=True)),
+            planned=None,
+            time_limit_s=time_limit_s,
         ),
-        as_it_is=_as_it_is(own + settings.reserve_bytes, prepared.baseline.time_us),
-        budgets=tuple(b for b in budgets if b - settings.reserve_bytes >= base.least_bound_bytes),
-        seed=settings.seed,
-        workers=settings.workers,
-        time_limit_s=time_limit_s,
-        views_us=prepared.views_us,
-        most_bound_us=most_bound_us(prepared, overlap=problem.overlap),
     )
 
 
-def preview_budgets(question: Question, progress: Progress = silent) -> BudgetPreview:
-    """The best plan and a bound at each budget, where there is no plan yet.
-
-    Peaks have the reserve in them, as the budgets do.
-    """
-    return _looked_at(question, progress).preview(question)
-
-
-def _looked_at(question: Question, progress: Progress = silent) -> Found:
+def _look(looking: _Looking, progress: Progress = silent) -> _Looked:
     """A short search at each budget, and what binds the plan."""
-    start = clock.now()
+    start, search = clock.now(), looking.search
     prices = None
-    if question.planned is not None:
+    if looking.planned is not None:
         progress("finding what binds the budget")
-        prices = _prices(question.planned, time_limit_s=ANSWERING.pricing * question.time_limit_s)
-    points: list[Point] = []
-    count = len(question.budgets)
-    for done, budget in enumerate(question.budgets):
-        left_s = question.time_limit_s - (clock.now() - start)
+        prices = _prices(looking.planned, time_limit_s=ANSWERING.pricing * looking.time_limit_s)
+    count = len(looking.budgets)
+    for done, budget in enumerate(looking.budgets):
+        left_s = looking.time_limit_s - (clock.now() - start)
         progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
-        share_s = max(ANSWERING.point_s, left_s / (count - done))
-        points.append(_point(question, budget, time_limit_s=share_s))
-    return Found(points=tuple(points), prices=prices, seconds=clock.now() - start)
+        search.at(budget, time_limit_s=max(ANSWERING.point_s, left_s / (count - done)))
+    return _Looked(found=search.found, prices=prices, seconds=clock.now() - start)
 
 
 class PreviewBeside:
@@ -200,19 +154,25 @@ class PreviewBeside:
 
     def __init__(self, process: Beside) -> None:
         self._process = process
-        self._asked: tuple[Question, Settings, Planned] | None = None
-        self._answer: Future[Found] | None = None
+        self._asked: tuple[_Question, Planned] | None = None
+        self._answer: Future[_Looked] | None = None
 
     def begin(self, settings: Settings, planned: Planned) -> None:
-        """Have it looked at for a plan, once what it takes is loaded there."""
-        question = beside_a_plan(settings, planned)
-        self._asked = question, settings, planned
-        self._answer = self._process.begin(_look_there, (clock.is_counted(), question))
+        """Have it looked at in the base order of a plan, once what it takes is loaded there; what was
+        barred as the plan was made stays so."""
+        prepared = planned.prepared
+        found = _question(
+            prepared, settings, planned.orders, planned.base, time_limit_s=_limit_s(prepared)
+        )
+        others = tuple(b for b in found.looking.budgets if b != settings.budget_bytes)
+        looking = replace(found.looking, budgets=others, planned=planned.formulation.problem)
+        self._asked = replace(found, looking=looking), planned
+        self._answer = self._process.begin(_look_there, (clock.is_counted(), looking))
 
     def settle(self, planned: Planned) -> None:
         """The plan came out so: the same actions, in another order."""
         assert self._asked is not None
-        self._asked = *self._asked[:2], planned
+        self._asked = self._asked[0], planned
 
     def result(self, step_us: float) -> BudgetPreview | None:
         """Wait for the answer; None where nothing was asked.
@@ -222,17 +182,43 @@ class PreviewBeside:
         """
         if self._answer is None or self._asked is None:
             return None
-        question, settings, planned = self._asked
-        step = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
-        found = self._answer.result()
-        return found.preview(question, _as_planned(planned, settings), step, step_us)
+        question, planned = self._asked
+        looked, views_us = self._answer.result(), question.way.prepared.views_us
+        point = _as_planned(planned, question.settings)
+        frontier = question.frontier(looked, with_views(point, views_us))
+        assert point.plan is not None
+        written = Written(
+            base_us=frontier.base_us, schedule_us=point.plan.time_us + views_us, step_us=step_us
+        )
+        most_us = (
+            question.way.most_bound_us
+        )  # nothing is impossible where more may live on the host
+        points = [written.of(p) for p in frontier.points]
+        points = [replace(p, bound_us=min(p.bound_us, most_us)) for p in points]
+        return BudgetPreview(
+            frontier=replace(frontier, points=monotone(points)),
+            binds=_binding(looked, planned),
+            seconds=looked.seconds,
+        )
 
 
-def _look_there(_: None, task: tuple[bool, Question]) -> Found:
-    """`_looked_at`, as a call to another process, which counts work where this one does."""
-    is_counted, question = task
+def _look_there(_: None, task: tuple[bool, _Looking]) -> _Looked:
+    """`_look`, as a call to another process, which counts work where this one does."""
+    is_counted, looking = task
     with clock.counting(is_asked=is_counted):
-        return _looked_at(question)
+        return _look(looking)
+
+
+def _binding(looked: _Looked, planned: Planned) -> tuple[BindingStep, ...] | None:
+    """What binds the plan, the dearest first."""
+    if looked.prices is None:
+        return None
+    at = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
+    rows = [
+        BindingStep(node=node, step=at.get(node, 0), us_per_mib=us_per_byte * (1 << 20))
+        for node, us_per_byte in looked.prices
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.us_per_mib))
 
 
 def _best_order(
@@ -256,12 +242,6 @@ def _limit_s(prepared: Prepared) -> float:
     )
 
 
-def _as_it_is(needed: int, base_us: float) -> Point:
-    """The model unchanged: within its own peak it costs nothing."""
-    plan = PointPlan(peak_bytes=needed, time_us=base_us, engine="none", order=1)
-    return Point(capacity_bytes=needed, plan=plan, bound_us=base_us)
-
-
 def _as_planned(planned: Planned, settings: Settings) -> Point:
     """The plan, at its budget."""
     problem, solved = planned.formulation.problem, planned.solved
@@ -273,21 +253,6 @@ def _as_planned(planned: Planned, settings: Settings) -> Point:
         plan=replace(plan, peak_bytes=planned.timeline.peak_bytes + settings.reserve_bytes),
         bound_us=solved.bound_us if whole else problem.base_duration_us,
     )
-
-
-def _point(question: Question, budget: int, *, time_limit_s: float) -> Point:
-    """A short search at one budget."""
-    solved = solve(
-        replace(question.problem, capacity_bytes=budget),
-        SearchSettings(
-            limit_s=time_limit_s,
-            seed=question.seed,
-            workers=question.workers,
-            thorough=False,
-            patience=begin(ANSWERING.preview_worth_per_s),
-        ),
-    )
-    return point_of(solved, budget)
 
 
 def _prices(problem: Problem, *, time_limit_s: float) -> tuple[tuple[str, float], ...] | None:

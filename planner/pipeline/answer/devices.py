@@ -13,9 +13,9 @@ from planner import clock
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed, durations_us
 from planner.formulate import NO_LIMIT
+from planner.pipeline.answer.frontier import merged, way_of
 from planner.pipeline.answer.policy import ANSWERING
-from planner.pipeline.answer.sweep import Graphs, frontiers, graphs_of
-from planner.pipeline.levers.ways import merged, ways_of
+from planner.pipeline.levers.hosting import ways_of
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.orders import (
@@ -24,7 +24,7 @@ from planner.pipeline.solve.orders import (
     least_found_peak,
     least_possible_peak,
 )
-from planner.portfolio.table import POLICY, Policy
+from planner.portfolio.table import POLICY
 from planner.report.document.fit import HOWS, How, LeastPeaks, WayRow
 from planner.request import Request
 from planner.results import Frontier, LeastPeak
@@ -64,7 +64,6 @@ class Finder:
     dim: str
     searches: int
     progress: Progress
-    policy: Policy = POLICY
     began: float = field(default_factory=clock.now)
     _prepared: dict[int, Prepared] = field(default_factory=dict)
     _ways: dict[tuple[int, str, How], tuple[Prepared, ...]] = field(default_factory=dict)
@@ -192,39 +191,20 @@ class Finder:
 
     def _solved(self, device: Device, how: How, size: int, share_s: float) -> Frontier:
         """The quickest plan that fits, of any way to have what outlives a step."""
-        ways = self._ways_of(device, how, size)
         solved: list[Frontier] = []
-        for way in ways:
-            settings = settings_of(way, budget_bytes=device.budget_bytes)
+        for prepared in (ways := self._ways_of(device, how, size)):
+            settings = settings_of(prepared, budget_bytes=device.budget_bytes)
+            way = way_of(prepared, settings, orders=self._orders_of(prepared, size))
             limit_s = max(ANSWERING.device_s, share_s / len(ways))
-            limits = replace(way.request.limits, time_limit_s=limit_s)
-            limited = replace(way, request=replace(way.request, limits=limits))
-            graphs = graphs_of(limited, settings, orders=self._orders_of(way, size))
-            policy = self._near(graphs, device.budget_bytes)
-            solved += frontiers(
-                [graphs],
-                [device.budget_bytes],
-                jobs=1,
-                ray_address=None,
-                progress=lambda _: None,
-                policy=policy,
-            )
+            way.search.at(device.budget_bytes, time_limit_s=limit_s)
+            solved.append(way.frontier())
         return merged(solved)
-
-    def _near(self, graphs: Graphs, budget_bytes: int) -> Policy:
-        """The policy, with base orders compared at this budget alone."""
-        low, high = graphs.least_bound_bytes, graphs.orders[0].peak_bytes
-        share = min(0.99, max(0.01, (budget_bytes - low) / max(1, high - low)))
-        numbers = replace(
-            self.policy.frontier, compared_shares=(share,), min_point_s=ANSWERING.device_s
-        )
-        return replace(self.policy, frontier=numbers)
 
     def _orders_of(self, way: Prepared, size: int) -> tuple[BaseOrder, ...]:
         """Base orders, which depend on bytes alone: the same for every device."""
         key = (size, way.resident)
         if key not in self._orders:
-            numbers = self.policy.frontier
+            numbers = POLICY.frontier
             share_s = numbers.orders_share * self.request.limits.time_limit_s
             self._orders[key] = base_orders(way, time_limit_s=min(numbers.max_orders_s, share_s))
         return self._orders[key]

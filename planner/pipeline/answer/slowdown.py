@@ -11,13 +11,12 @@ from dataclasses import replace
 
 from planner import clock
 from planner.errors import InfeasibleBudgetError
+from planner.pipeline.answer.frontier import Way, way_of
 from planner.pipeline.answer.policy import ANSWERING
-from planner.pipeline.answer.sweep import Graphs, graphs_of
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
-from planner.portfolio.frontier import solve_point
 from planner.units import format_both, format_bytes, format_percent
 
 
@@ -36,9 +35,9 @@ def plan_within(
     start = clock.now()
     most_us = prepared.baseline.time_us * (1 + max_slowdown) - prepared.views_us
     progress("searching for base orders")
-    graphs = graphs_of(prepared, settings)
-    low, high = graphs.least_bound_bytes, settings.budget_bytes
-    order_alone = graphs.orders[0].peak_bytes + settings.reserve_bytes
+    way = way_of(prepared, settings)
+    low, high = way.least_bound_bytes, settings.budget_bytes
+    order_alone = way.order_alone_bytes + settings.reserve_bytes
     found = order_alone if order_alone <= high else None
     high = min(high, order_alone)
     impossible = 0
@@ -46,12 +45,8 @@ def plan_within(
         budget = high if found is None and not step else (low + high) // 2
         progress(f"searching for the least budget: {format_bytes(budget)}")
         left_s = start + ANSWERING.bisecting * settings.time_limit_s - clock.now()
-        point = solve_point(
-            graphs.problems,
-            budget,
-            time_limit_s=max(1.0, left_s / (ANSWERING.bisections - step)),
-            seed=settings.seed,
-        )
+        share_s = left_s / (ANSWERING.bisections - step)
+        point = way.search.at(budget, time_limit_s=max(1.0, share_s))
         if point.bound_us > most_us:
             impossible = max(impossible, budget)
         if point.plan is not None and point.plan.time_us <= most_us:
@@ -63,7 +58,7 @@ def plan_within(
         if high - low <= 0.002 * high:
             break
     if found is not None:
-        made = _made(graphs, settings, found, most_us, start, progress)
+        made = _made(way, settings, found, most_us, start, progress)
         if made is not None:
             return made
     proved = impossible >= settings.budget_bytes
@@ -76,7 +71,7 @@ def plan_within(
 
 
 def _made(
-    graphs: Graphs,
+    way: Way,
     settings: Settings,
     budget: int,
     most_us: float,
@@ -93,7 +88,7 @@ def _made(
             time_limit_s=max(2.0, 0.6 * left_s),
         )
         try:
-            planned = make_plan(graphs.prepared, tight, progress, orders=graphs.orders)
+            planned = make_plan(way.prepared, tight, progress, orders=way.orders)
         except InfeasibleBudgetError:
             planned = None  # the search had less time, or the anchors' bytes were too many
         if planned is not None:

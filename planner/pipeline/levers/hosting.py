@@ -199,6 +199,22 @@ def everything_on_host(prepared: Prepared, settings: Settings) -> Prepared:
     return resided(prepared, found.first(len(found.ranked)))
 
 
+def ways_of(prepared: Prepared, settings: Settings) -> tuple[Prepared, ...]:
+    """Make the ends of what `Hosting` chooses from: as much on the host as the request allows at no cost
+    and, where there is more that may be there, all of it.
+
+    Raises:
+        UsageError: the host is asked for, and ONNX Runtime here has no copies.
+    """
+    HOSTING.supports(prepared)
+    if (lever := residence_of(prepared)) == "device":
+        return (prepared,)
+    found = candidates_of(prepared, settings)
+    every = len(found.ranked)
+    counts = [every] if lever == "host" else sorted({0, every})
+    return tuple(resided(prepared, found.first(count)) for count in counts)
+
+
 def candidates_of(prepared: Prepared, settings: Settings, *, small_too: bool = False) -> Ladder:
     """What may live on the host, ranked.
 

@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from planner.graph.model import OpId, TensorId, TrainingGraph
+from planner.graph.model import Operation, OpId, TensorId, TrainingGraph
+from planner.graph.operators.table import operator_of
 from planner.results import ArenaForecast
 from planner.runtime.memory.allocation import AllocationPlan, Kind, place
 from planner.runtime.memory.bfc import (
@@ -39,29 +40,6 @@ RESERVED_LIMIT = 127
 """Initializers up to this many bytes are copied into the arena when the session is created; larger
 ones stay where the model was read to."""
 
-_PACKS = frozenset(
-    {
-        "Attention",
-        "Conv",
-        "ConvTranspose",
-        "DynamicQuantizeMatMul",
-        "DynamicQuantizeLSTM",
-        "FusedConv",
-        "FusedGemm",
-        "FusedMatMul",
-        "Gemm",
-        "GRU",
-        "LSTM",
-        "MatMul",
-        "MatMulInteger",
-        "MatMulNBits",
-        "MultiHeadAttention",
-        "QAttention",
-        "QLinearConv",
-        "QLinearMatMul",
-    }
-)
-"""Operators whose kernels may pack constant weights (`PrePack` in providers/cpu, contrib_ops/cpu)."""
 _PACKING_BYTES = 64 * 1024
 """Rows and columns are rounded up to the product's blocks (core/mlas/lib/sgemm.cpp)."""
 
@@ -390,6 +368,11 @@ def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
     )
 
 
+def _packs(op: Operation) -> bool:
+    """Whether a kernel may pack constant weights."""
+    return operator_of(op.op_type, op.domain).packs
+
+
 def packable_bytes(graph: TrainingGraph) -> int:
     """The most that kernels pack of constant weights when a session is created, in bytes.
 
@@ -401,7 +384,7 @@ def packable_bytes(graph: TrainingGraph) -> int:
         for t in graph.tensors
         if t.is_initializer
         and t.bytes > RESERVED_LIMIT
-        and any(graph.operations[op].op_type in _PACKS for op in t.consumers)
+        and any(_packs(graph.operations[op]) for op in t.consumers)
     )
 
 

@@ -29,14 +29,15 @@ Other kernels were measured to take none, or are not known and count none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.graph.model import Operation, OpId, Tensor, TrainingGraph
+from planner.graph.operators.row import WorkspaceRule
+from planner.graph.operators.table import operator_of
 
-_BLOCKED = "com.microsoft.nchwc"
 _CONV_BYTES_PER_THREAD = 16384 * 4  # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD floats
 _GEMM_THREAD_COMPLEXITY = 64 * 1024  # MLAS_SGEMM_THREAD_COMPLEXITY
 _GEMM_COLUMN_ALIGN = 16  # MLAS_SGEMM_STRIDEN_THREAD_ALIGN
@@ -65,10 +66,12 @@ def workspace(graph: TrainingGraph, *, threads: int) -> dict[OpId, Workspace]:
     for op in graph.operations:
         if op.inner_bytes:
             found[op.id] = Workspace(after=(op.inner_bytes,))
-        rule = None if op.domain == _BLOCKED else _RULES.get(op.op_type)
+        rule = operator_of(op.op_type, op.domain).workspace
         if rule is None or not op.inputs or not op.outputs:
             continue
-        needed = rule(op, [graph.tensors[t] for t in op.inputs], graph.tensors[op.outputs[0]])
+        needed = RULES[rule](
+            op, [graph.tensors[t] for t in op.inputs], graph.tensors[op.outputs[0]]
+        )
         taken = needed(threads) if callable(needed) else needed
         if taken.bytes:
             found[op.id] = taken
@@ -175,19 +178,13 @@ def _ints(op: Operation, name: str) -> list[int]:
     return [int(v) for v in value] if isinstance(value, list) else []
 
 
-_RULES: dict[str, Callable[[Operation, list[Tensor], Tensor], Needed]] = {
-    "BatchNormalization": _batch_norm,
-    "BiasFastGeluGrad_dX": _one_intermediate,
-    "BiasGelu": _one_intermediate,
-    "BiasGeluGrad_dX": _one_intermediate,
-    "Conv": _conv,
-    "ConvGrad": _conv_grad,
-    "ConvTranspose": _conv_transpose,
-    "FastGelu": _one_intermediate,
-    "FusedConv": _conv,
-    "LogSoftmax": _softmax,
-    "LogSoftmaxGrad_13": _softmax_grad,
-    "Softmax": _softmax,
-    "SoftmaxGrad_13": _softmax_grad,
-    "Where": _where,
+RULES: Mapping[WorkspaceRule, Callable[[Operation, list[Tensor], Tensor], Needed]] = {
+    "where": _where,
+    "softmax": _softmax,
+    "softmax gradient": _softmax_grad,
+    "convolution": _conv,
+    "transposed convolution": _conv_transpose,
+    "convolution gradient": _conv_grad,
+    "batch normalization": _batch_norm,
+    "one intermediate": _one_intermediate,
 }
