@@ -16,6 +16,7 @@ from planner.export.errors import (
     ExportError,
     InvalidLoss,
     ModuleFailure,
+    TracerFailure,
 )
 from planner.export.functional import Functional
 from planner.export.lines import line_of_user
@@ -83,6 +84,10 @@ def _failures_named() -> Iterator[None]:
         raise
     except Exception as error:
         line = line_of_user(traceback.extract_tb(error.__traceback__))
+        if type(error).__module__.startswith(
+            "torch._subclasses"
+        ):  # of tensors without values alone
+            raise TracerFailure(line, error) from error
         raise ModuleFailure(line, error) from error
 
 

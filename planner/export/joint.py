@@ -204,8 +204,14 @@ def _quiet() -> Iterator[None]:
 def _trace(
     functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> JointGraph:
-    with contextlib.closing(functional):
+    with contextlib.closing(functional), _same_grad_mode():
         return _joint(functional, module, inputs, dims)
+
+
+def _same_grad_mode() -> contextlib.AbstractContextManager[Any]:
+    """Restore at its end whether gradients are recorded: PyTorch's tracer leaves the mode of the line
+    that it fails at."""
+    return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
 def _joint(
@@ -259,6 +265,7 @@ def _exported(
             contextlib.redirect_stdout(said),
             contextlib.redirect_stderr(said),
             _no_backward_of_ones_own(),
+            _same_grad_mode(),
         ):
             module, blank = _on_cpu(step, inputs)
             return torch.export.export(module, blank, dynamic_shapes=(axes,), strict=False)

@@ -143,6 +143,25 @@ class _Triangle(Function):
         return -(turned @ d_inverse @ turned).tril()
 
 
+class _Solved(Function):
+    """The solution of `lower @ mirrored(lower) @ x = b`. What is above the triangle does not count; its
+    gradient is PyTorch's, which is not 0."""
+
+    @staticmethod
+    def forward(ctx: Any, b: Tensor, lower: Tensor) -> Tensor:
+        inverse = _triangle_inverse(lower.tril())
+        found = _mirrored(inverse) @ (inverse @ b)
+        ctx.save_for_backward(lower, inverse, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        lower, inverse, found = ctx.saved_tensors
+        db = _mirrored(inverse) @ (inverse @ d)
+        shared = db @ _mirrored(found)
+        return db, -(shared + _mirrored(shared)) @ lower
+
+
 class _Logarithm(Function):
     """(log |det a|, from a and what is known of it); its gradient is the inverse, turned."""
 
@@ -247,9 +266,11 @@ def solve_triangular(
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """`torch.cholesky_solve`."""
+    _size(L, "torch.cholesky_solve")
+    lead = torch.broadcast_shapes(B.shape[:-2], L.shape[:-2])
     lower = _mirrored(L) if upper else L
-    half = solve_triangular(lower, B, upper=False)
-    return solve_triangular(_mirrored(lower), half, upper=True)
+    given = (B.expand(*lead, *B.shape[-2:]), lower.expand(*lead, *lower.shape[-2:]))
+    return _Solved.apply(*given)  # pyright: ignore[reportReturnType]
 
 
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:

@@ -1,5 +1,7 @@
 """Functions of PyTorch's that are spelled out in other ones while a step is traced.
 
+linear_cross_entropy      in chunks it is an operator that only PyTorch knows
+multi_margin_loss         what PyTorch takes it apart into has a slope at a margin that is just kept
 torch.ctc_loss            has no operator in ONNX, and its trace wants to know the lengths
 multilabel_margin_loss    what PyTorch 2.13 takes it apart into counts labels behind the first -1
 gaussian_nll_loss         looks at the variances, to raise where one is negative: that is left out
@@ -8,6 +10,7 @@ gaussian_nll_loss         looks at the variances, to raise where one is negative
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,9 +35,38 @@ def multilabel_margin_loss(
     places = torch.where(counts, labels, 0)
     is_label = (places.unsqueeze(2) == torch.arange(classes)) & counts.unsqueeze(2)
     of_labels = scores.gather(1, places)
-    terms = (1 - of_labels.unsqueeze(2) + scores.unsqueeze(1)).clamp_min(0)
+    terms = torch.relu(1 - of_labels.unsqueeze(2) + scores.unsqueeze(1))
     counted = counts.unsqueeze(2) & ~is_label.any(1).unsqueeze(1)
     each = torch.where(counted, terms, 0).sum((1, 2)) / classes
+    if size_average is not None or reduce is not None:
+        reduction = _Reduction.legacy_get_string(size_average, reduce)
+    return _reduced(each.reshape(input.shape[:-1]), reduction)
+
+
+def linear_cross_entropy(*args: Any, options: object = None, **kwargs: Any) -> Tensor:
+    """As `torch.nn.functional.linear_cross_entropy`, all at once."""
+    del options
+    return torch.nn.functional.linear_cross_entropy(*args, **kwargs)
+
+
+def multi_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """As `torch.nn.functional.multi_margin_loss`: the mean over the classes k that are not the target of
+    `max(0, margin - (input[target] - input[k])) ** p`."""
+    scores, labels = torch.atleast_2d(input), torch.atleast_1d(target).unsqueeze(1)
+    terms = torch.relu(margin - scores.gather(1, labels) + scores) ** p
+    if weight is not None:
+        terms = terms * weight[labels]
+    is_target = labels == torch.arange(scores.shape[1])
+    each = torch.where(is_target, 0, terms).sum(1) / scores.shape[1]
     if size_average is not None or reduce is not None:
         reduction = _Reduction.legacy_get_string(size_average, reduce)
     return _reduced(each.reshape(input.shape[:-1]), reduction)

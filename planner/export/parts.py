@@ -15,13 +15,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.export.special import (
+    atan2,
     copysign,
     digamma,
+    erfc,
+    erfcx,
     erfinv,
     fmax,
     fmin,
     hypot,
     lgamma,
+    log_ndtr,
     logaddexp,
     logaddexp2,
     logcumsumexp,
@@ -41,12 +45,30 @@ def kthvalue(x: Tensor, k: int, axis: int = -1, keep: bool = False) -> tuple[Ten
 
 
 def median(x: Tensor, axis: int, keep: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower of the two in the middle; NaN is not looked for."""
-    return kthvalue(x, (int(x.shape[axis]) + 1) // 2, axis, keep)
+    """The lower of the two in the middle; the first NaN, where there is one."""
+    values, places = kthvalue(x, (int(x.shape[axis]) + 1) // 2, axis, keep)
+    if not x.is_floating_point():
+        return values, places
+    is_nan = torch.isnan(x)
+    any_nan, first = is_nan.any(axis, keep), is_nan.to(torch.int32).argmax(axis, keep)
+    return torch.where(any_nan, math.nan, values), torch.where(any_nan, first, places)
+
+
+def nanmedian(x: Tensor, axis: int, keep: bool = False) -> tuple[Tensor, Tensor]:
+    """The median of those that are numbers."""
+    values, places = torch.sort(x, axis)
+    counts = (~torch.isnan(x)).to(torch.int64).sum(axis, keepdim=True)
+    middle = (counts - 1).clamp_min(0) // 2
+    found = values.gather(axis, middle), places.gather(axis, middle)
+    return found if keep else (found[0].squeeze(axis), found[1].squeeze(axis))
 
 
 def median_of_all(x: Tensor) -> Tensor:
     return median(x.reshape(-1), 0)[0]
+
+
+def nanmedian_of_all(x: Tensor) -> Tensor:
+    return nanmedian(x.reshape(-1), 0)[0]
 
 
 def mode(x: Tensor, axis: int = -1, keep: bool = False) -> tuple[Tensor, Tensor]:
@@ -62,23 +84,24 @@ def mode(x: Tensor, axis: int = -1, keep: bool = False) -> tuple[Tensor, Tensor]
     return found[0].squeeze(-1), found[1].squeeze(-1)
 
 
-def stable_sort(
-    x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> tuple[Tensor, Tensor]:
-    """ONNX's TopK, which sorting becomes, keeps equal elements in order in any case."""
-    del stable
-    return aten.sort.default(x, dim, descending)
-
-
 def _running(x: Tensor, axis: int, sign: int) -> tuple[Tensor, Tensor]:
-    """Of ever more elements the largest, and the last place of it: n² comparisons."""
-    rows = x.movedim(axis, -1).unsqueeze(-2) * sign
-    n = int(x.shape[axis])
+    """Of ever more elements the largest, and the last place of it, or of NaN: n² comparisons."""
+    rows = x.movedim(axis, -1)
+    n = int(rows.shape[-1])
     upto = torch.ones(n, n, dtype=torch.bool).tril()
-    lowest = torch.finfo(x.dtype).min if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
-    seen = torch.where(upto, rows, torch.full((), lowest, dtype=x.dtype))
-    places = n - 1 - seen.flip(-1).argmax(-1)
-    values = x.movedim(axis, -1).gather(-1, places)
+
+    def last(keys: Tensor, least: float) -> Tensor:
+        seen = torch.where(upto, keys.unsqueeze(-2), torch.full((), least, dtype=keys.dtype))
+        return torch.minimum(n - 1 - seen.flip(-1).argmax(-1), torch.arange(n))
+
+    if x.dtype.is_floating_point:
+        is_nan = torch.isnan(rows)
+        places = last(torch.where(is_nan, -math.inf, rows * sign), -math.inf)
+        numbers = is_nan.to(torch.int32)
+        places = torch.where(numbers.cumsum(-1) > 0, last(numbers, -1), places)
+    else:
+        places = last(rows * sign, torch.iinfo(x.dtype).min)
+    values = rows.gather(-1, places)
     return values.movedim(-1, axis), places.movedim(-1, axis)
 
 
@@ -102,31 +125,13 @@ def searchsorted(
     """How many edges are below each element: [..., edges], [..., n] -> [..., n]."""
     if sorter is not None:
         edges = edges.gather(-1, sorter)
-    below, at = edges.unsqueeze(-2) if edges.dim() > 1 else edges, x.unsqueeze(-1)
-    counted = below <= at if right or side == "right" else below < at
+    edge, at = edges.unsqueeze(-2) if edges.dim() > 1 else edges, x.unsqueeze(-1)
+    # not of these, and so NaN is behind the last
+    counted = ~(edge > at) if right or side == "right" else ~(edge >= at)
     return counted.to(torch.int64).sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
 
-def least_of_all(x: Tensor, axes: list[int] | None = None, keep: bool = False) -> Any:
-    """Without axes; torchlib wants some."""
-    return NotImplemented if axes else aten.amin.default(x, list(range(x.dim())), keep)
-
-
 # -- scattering ------------------------------------------------------------------------------------
-
-
-def scatter_reduce(
-    x: Tensor, axis: int, index: Tensor, source: Tensor, kind: str, *, include_self: bool = True
-) -> Any:
-    """The mean; ONNX scatters every other kind."""
-    if kind != "mean":
-        return NotImplemented
-    ones, zeros = torch.ones_like(x), torch.zeros_like(x)
-    added = torch.ones_like(source)
-    counts = (ones if include_self else zeros).scatter_add(axis, index, added)
-    total = (x if include_self else zeros).scatter_add(axis, index, source)
-    mean = total / counts.clamp_min(1)
-    return mean if include_self else torch.where(counts == 0, x, mean)
 
 
 def index_reduce(
@@ -271,7 +276,73 @@ def _resized(mode: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     return forward, backward
 
 
+def _cropped(pad: Callable[..., Tensor]) -> Callable[..., Any]:
+    def padded(x: Tensor, widths: list[int]) -> Any:
+        """Cut off where a width is negative, which ONNX Runtime does not do beside a mode."""
+        if min(widths) >= 0:
+            return NotImplemented
+        for back in range(len(widths) // 2):
+            before, after = (max(0, -width) for width in widths[2 * back : 2 * back + 2])
+            x = x.narrow(-1 - back, before, x.shape[-1 - back] - before - after)
+        return pad(x, [max(0, width) for width in widths]) if max(widths) > 0 else x.clone()
+
+    return padded
+
+
 # -- by operator --------------------------------------------------------------------------------
+
+
+def vector_norm(
+    x: Tensor,
+    order: float = 2,
+    axes: list[int] | None = None,
+    keep: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """Of all axes, which torchlib does not keep; of the largest, by that."""
+    each = axes or list(range(x.dim()))
+    if math.isinf(order) and dtype in (None, x.dtype) and not x.is_complex():
+        size = x.abs()
+        return size.amax(each, keep) if order > 0 else size.amin(each, keep)
+    if axes or not x.dim():
+        return NotImplemented
+    return aten.linalg_vector_norm.default(x, order, each, keep, dtype=dtype)
+
+
+def std(
+    x: Tensor,
+    axes: list[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Tensor:
+    """By deviations as shares of the largest, so that no square is out of range."""
+    each = axes or list(range(x.dim()))
+    count = math.prod(x.shape[axis] for axis in each)
+    apart = x - x.mean(each, keepdim=True)
+    most = apart.abs().amax(each, keepdim=True)
+    most = torch.where((most == 0) | (most == math.inf), 1.0, most)
+    square = (apart / most).square().sum(each, keepdim=True)
+    found = most * torch.sqrt(square / (count - (1 if correction is None else correction)))
+    return found if keepdim else found.squeeze(each)
+
+
+def std_mean(
+    x: Tensor,
+    axes: list[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
+    each = axes or list(range(x.dim()))
+    return std(x, each, correction=correction, keepdim=keepdim), x.mean(each, keepdim)
+
+
+def angle(x: Tensor) -> Any:
+    if x.is_complex():
+        return NotImplemented
+    return torch.where(torch.isnan(x), x, torch.where(x < 0, math.pi, 0.0).to(x.dtype))
 
 
 def whole(x: Tensor, **_: Any) -> Any:
@@ -290,12 +361,14 @@ PARTS: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d_backward.default: lambda dy, x, at: _put_back(dy, x, at, 2),
     aten.adaptive_max_pool3d.default: adaptive_max_pool,
     aten.adaptive_max_pool3d_backward.default: lambda dy, x, at: _put_back(dy, x, at, 3),
-    aten.amin.default: least_of_all,
+    aten.angle.default: angle,
+    aten.atan2.default: atan2,
     aten.copysign.Scalar: copysign,
     aten.copysign.Tensor: copysign,
     aten.cummax.default: cummax,
     aten.cummin.default: cummin,
     aten.digamma.default: digamma,
+    aten.erfc.default: erfc,
     aten.erfinv.default: erfinv,
     aten.fmax.default: fmax,
     aten.fmin.default: fmin,
@@ -307,6 +380,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
     aten.index_reduce.default: index_reduce,
     aten.kthvalue.default: kthvalue,
     aten.lgamma.default: lgamma,
+    aten.linalg_vector_norm.default: vector_norm,
     aten.logaddexp.default: logaddexp,
     aten.logaddexp2.default: logaddexp2,
     aten.logcumsumexp.default: logcumsumexp,
@@ -314,13 +388,22 @@ PARTS: dict[Any, Callable[..., Any]] = {
     aten.masked_scatter_backward.default: masked_scatter_backward,
     aten.median.default: median_of_all,
     aten.median.dim: median,
+    aten.nanmedian.default: nanmedian_of_all,
+    aten.nanmedian.dim: nanmedian,
     aten.mode.default: mode,
     aten.polygamma.default: polygamma,
     aten.put.default: put,
-    aten.scatter_reduce.two: scatter_reduce,
     aten.searchsorted.Tensor: searchsorted,
     aten.signbit.default: signbit,
-    aten.sort.stable: stable_sort,
+    aten.std.correction: std,
+    aten.std_mean.correction: std_mean,
+    aten.special_erfcx.default: erfcx,
+    aten.special_log_ndtr.default: log_ndtr,
+    **{
+        pad: _cropped(pad)
+        for kind in ("reflection", "replication")
+        for pad in (getattr(aten, f"{kind}_pad{axes}d").default for axes in (1, 2, 3))
+    },
     **dict.fromkeys(
         (aten.ceil.default, aten.floor.default, aten.round.default, aten.trunc.default), whole
     ),

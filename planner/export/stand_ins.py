@@ -21,7 +21,12 @@ from planner.export.ctc import ctc_loss
 from planner.export.errors import ExportError, at
 from planner.export.lines import line_of_user
 from planner.export.logged import Logged
-from planner.export.losses import gaussian_nll_loss, multilabel_margin_loss
+from planner.export.losses import (
+    gaussian_nll_loss,
+    linear_cross_entropy,
+    multi_margin_loss,
+    multilabel_margin_loss,
+)
 from planner.export.recurrent import by_layer
 from planner.export.sampling import grid_sample
 
@@ -58,7 +63,8 @@ class StandIns(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func in _BY_MASK and len(args) == 2:
-            args = (args[0], _places(args[1]))
+            x, mask = args if func is Tensor.__getitem__ else _as_large(*args)
+            args = (x, _places(mask))
             func = Tensor.__getitem__ if isinstance(args[1], tuple) else func
         kwargs = kwargs or {}
         if func in _READS and isinstance(args[0], Tensor):
@@ -138,7 +144,10 @@ def modules_stood_in() -> Iterator[None]:
     softmax: Any = nn.AdaptiveLogSoftmaxWithLoss
     every: Any = nn.Module
     autograd: Any = torch.autograd
+    densities: Any = torch.distributions.Distribution
     with (
+        # they look at their arguments, to raise where one is none
+        mock.patch.object(densities, "_validate_args", False),
         mock.patch.object(softmax, "forward", _adaptive_log_softmax),
         mock.patch.object(every, "to", _converted),
         mock.patch.object(autograd, "backward", _no_backward),
@@ -161,6 +170,14 @@ def _no_backward(*_: Any, **__: Any) -> None:
         "parameter's in a custom backward with the parameter among the function's inputs, and "
         "torch.utils.checkpoint in place of a checkpoint of one's own"
     )
+
+
+def _as_large(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """A tensor and the mask that selects of it, in one shape; a mask that is a constant stays one."""
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    with _disable_current_modes() if type(mask) is Tensor else contextlib.nullcontext():
+        mask = mask.expand(shape)
+    return x.expand(shape), mask
 
 
 def _places(index: Any) -> Any:
@@ -231,6 +248,15 @@ def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
     return torch.linalg.vector_norm(x[first] - x[second], ord=p, dim=-1)
 
 
+def _bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """`torch.bincount` with a length: what is beyond that, which would make it longer, ONNX Runtime
+    refuses."""
+    if not minlength:
+        return torch.bincount(x, weights)
+    added = torch.ones_like(x, dtype=torch.int64) if weights is None else weights
+    return torch.zeros(minlength, dtype=added.dtype).scatter_add(0, x.long(), added)
+
+
 def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """[..., i], [..., j], [out, i, j] -> [..., out]."""
     product = torch.einsum("...i,oij,...j->...o", x, weight, y)
@@ -241,12 +267,15 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     _GROUPED: _grouped_mm,
     Tensor.__setitem__: assigned,
     torch.__dict__["_C"]._VariableFunctions._pack_padded_sequence: _packed,
+    **dict.fromkeys((torch.bincount, Tensor.bincount), _bincount),
     torch.bilinear: _bilinear,
     torch.cdist: _cdist,
     torch.ctc_loss: ctc_loss,
     torch.nn.functional.ctc_loss: ctc_loss,
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
     torch.nn.functional.grid_sample: grid_sample,
+    torch.nn.functional.linear_cross_entropy: linear_cross_entropy,
+    torch.nn.functional.multi_margin_loss: multi_margin_loss,
     torch.nn.functional.multilabel_margin_loss: multilabel_margin_loss,
     **dict.fromkeys((torch.inverse, torch.linalg.inv, Tensor.inverse), linalg.inv),
     **dict.fromkeys((torch.det, torch.linalg.det, Tensor.det), linalg.det),

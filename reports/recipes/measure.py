@@ -29,8 +29,8 @@ from reports.planned import planned
 from reports.recipes.kit import RECIPES, Make, Recipe
 
 GROUPS = (
-    "losses", "loops", "regularizers", "tuning", "forms", "networks", "generators", "policies",
-    "optimizers",
+    "losses", "objectives", "loops", "regularizers", "robustness", "tuning", "forms", "networks",
+    "mechanisms", "structures", "probabilities", "generators", "policies", "optimizers",
 )  # fmt: skip
 _DRAWS = re.compile("Random|Bernoulli|Dropout")
 _HALF = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
@@ -154,7 +154,8 @@ def _eager(recipe: Recipe, update: Any) -> dict[str, np.ndarray]:
     with context:
         given = module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)
         wanted = targets.values() if isinstance(targets, Mapping) else targets
-        loss = recipe.loss(given, *wanted) if recipe.loss else getattr(given, "loss", given)
+        found = recipe.loss(given, *wanted) if recipe.loss else getattr(given, "loss", given)
+        loss = found[0] if isinstance(found, tuple) else found
     loss.backward()
     found = {"loss": loss}
     for name, parameter in unwrapped(module).named_parameters():

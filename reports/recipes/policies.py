@@ -240,3 +240,94 @@ def meta_learning() -> Recipe:
 
     inputs = (rows(32, 6), classes(5, 32), rows(32, 6), classes(5, 32))
     return Recipe(module=Maml(), inputs=inputs)
+
+
+@recipe
+def returns_corrected_for_the_policy() -> Recipe:
+    """IMPALA: V-trace targets in a loop backwards over time, truncated weights."""
+
+    class Actor(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.policy, self.value = mlp(6, 16), nn.Linear(16, 4), nn.Linear(16, 1)
+
+        def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
+            h = F.gelu(self.net(states))
+            return self.policy(h).log_softmax(-1), self.value(h).squeeze(-1)
+
+    def loss(found: tuple[Tensor, Tensor], batch: dict[str, Tensor]) -> Tensor:
+        (logs, values), (actions, old, reward, ended) = found, batch.values()
+        log = logs[:-1].gather(-1, actions[..., None]).squeeze(-1)
+        with torch.no_grad():
+            rho, keep = (log - old).exp().clamp(max=1), 0.99 * (1 - ended)
+            off = rho * (reward + keep * values[1:] - values[:-1])
+            carried, targets = torch.zeros_like(reward[0]), []
+            for t in reversed(range(len(reward))):
+                carried = off[t] + keep[t] * rho[t] * carried
+                targets.append(values[t] + carried)
+            target = torch.stack(targets[::-1])
+            after = torch.cat([target[1:], values[-1:]])
+            gain = rho * (reward + keep * after - values[:-1])
+        entropy = -(logs.exp() * logs).sum(-1).mean()
+        return -(log * gain).mean() + 0.5 * F.mse_loss(values[:-1], target) - 0.01 * entropy
+
+    steps = (5, 8)
+    batch = {
+        "actions": classes(4, *steps), "log_probs": -torch.rand(*steps) - 1, "reward": rows(*steps),
+        "ended": (torch.rand(*steps) < 0.1).float(),
+    }  # fmt: skip
+    return Recipe(module=Actor(), inputs=rows(6, 8, 6), loss=loss, targets=(batch,))
+
+
+@recipe
+def values_as_distributions() -> Recipe:
+    """C51: the target's atoms are moved, and their chances scattered over the two nearest places."""
+
+    class Atoms(nn.Module):
+        at: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.kept = mlp(6, 16, 3 * 21), mlp(6, 16, 3 * 21).requires_grad_(False)
+            self.register_buffer("at", torch.linspace(-5, 5, 21))
+
+        def forward(
+            self, s: Tensor, a: Tensor, reward: Tensor, later: Tensor, ended: Tensor
+        ) -> Tensor:
+            count, every = len(s), torch.arange(len(s))
+            with torch.no_grad():
+                chances = self.kept(later).view(count, 3, 21).softmax(-1)
+                best = (chances * self.at).sum(-1).argmax(1)
+                moved = (reward[:, None] + 0.99 * (1 - ended[:, None]) * self.at).clamp(-5, 5)
+                place = (moved + 5) / 0.5
+                low, high = place.floor().long(), place.ceil().long()
+                low = low - ((high > 0) & (low == high)).long()
+                high = high + ((low < 20) & (low == high)).long()
+                share, target = chances[every, best], torch.zeros(count, 21)
+                target.scatter_add_(1, low.clamp(0, 20), share * (high - place))
+                target.scatter_add_(1, high.clamp(0, 20), share * (place - low))
+            logs = self.net(s).view(count, 3, 21).log_softmax(-1)[every, a]
+            return -(target * logs).sum(1).mean()
+
+    inputs = (rows(32, 6), classes(3, 32), rows(32), rows(32, 6), (torch.rand(32) < 0.2).float())
+    return Recipe(module=Atoms(), inputs=inputs)
+
+
+@recipe
+def quantiles_of_returns() -> Recipe:
+    """Implicit quantiles: cosines of drawn fractions, and Huber's loss of every pair."""
+
+    class Quantiles(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.state, self.fraction, self.head = mlp(6, 16), nn.Linear(8, 16), mlp(16, 16, 1)
+
+        def forward(self, x: Tensor, tau: Tensor, y: Tensor) -> Tensor:
+            waves = torch.cos(math.pi * torch.arange(8) * tau[..., None])
+            h = self.state(x)[:, None] * F.relu(self.fraction(waves))
+            off = y[:, None] - self.head(h)
+            weight = (tau[..., None] - (off.detach() < 0).float()).abs()
+            each = F.huber_loss(off, torch.zeros_like(off), reduction="none", delta=1.0)
+            return (weight * each).sum(1).mean()
+
+    return Recipe(module=Quantiles(), inputs=(rows(32, 6), torch.rand(32, 5), rows(32, 7)))

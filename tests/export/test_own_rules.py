@@ -120,6 +120,36 @@ CASES |= {
     "integers of a range": of_function(lambda x: x + torch.randint_like(x, 2, 5), 4, 6),
 }
 
+HOLES = torch.tensor([0.0, 0.0, torch.nan, 0.0, 0.0, 0.0])
+ENDS = torch.tensor([0.0, torch.inf, 0.0, -torch.inf, 0.0, 0.0])
+AROUND = torch.full((4, 4), torch.inf).fill_diagonal_(0)
+PLACES = torch.tensor([[0, 2, 1, 0, 1, 2]] * 4)
+
+
+def kept(x: Tensor) -> Tensor:
+    """x where bounds on one side leave what is infinite on the other."""
+    wide, least = x + ENDS, torch.tensor(0.0)
+    above = (wide.clamp_min(0.0) == torch.inf) & (wide.clamp(min=least) == torch.inf)
+    return x * (above | (wide.clamp_max(0.0) == -torch.inf))
+
+
+CASES |= {
+    "sorted, with NaN": of_function(lambda x: (x + HOLES).sort(1)[0].nan_to_num(9.0), 4, 6),
+    "ranked, with NaN": of_function(lambda x: (x + HOLES).topk(2, 1)[0].nan_to_num(9.0), 4, 6),
+    "where NaN is": of_function(lambda x: x * (x + HOLES).argmax(1, keepdim=True), 4, 6),
+    "smallest, with NaN": of_function(
+        lambda x: (x + HOLES).amin(1).nan_to_num(9.0) + (x + HOLES).min(1)[0].nan_to_num(2.0), 4, 6
+    ),
+    "scattered, with NaN": of_function(
+        lambda x: x[:, :3].scatter_reduce(1, PLACES, x + HOLES, "amax").nan_to_num(9.0), 4, 6
+    ),
+    "diagonal beside infinity": of_function(lambda x: (x[:, :4] + AROUND).diagonal(), 4, 6),
+    "kept infinite": of_function(kept, 4, 6),
+    "logarithm of a sigmoid": of_function(lambda x: torch.log(torch.sigmoid(x - 30)), 4, 6),
+    "logarithms near 1": of_function(lambda x: torch.log1p(x.abs() * 1e-9).log(), 4, 6),
+    "powers near 1": of_function(lambda x: torch.expm1(x.abs() * 1e-9).log(), 4, 6),
+}
+
 SHOWN_BY: dict[torch.dtype, dict[str, str]] = {
     torch.float32: {
         "addmm": "addmm.default",
@@ -132,23 +162,33 @@ SHOWN_BY: dict[torch.dtype, dict[str, str]] = {
         "chunk and unbind": "mm.default unbind.int",
         "coins": "bernoulli.default",
         "cumulative product": "cumsum.default flip.default max.dim",
+        "diagonal beside infinity": "diagonal.default",
         "dropout": "native_dropout.default",
         "gather": "new_zeros.default",
         "gather and scatter": "expand.default",
         "histogram": "histc.default",
         "integers": "add.Tensor randint.default",
+        "kept infinite": "clamp_min.default clamp_max.default clamp_min.Tensor",
         "layer norm": "native_layer_norm.default",
         "log sigmoid": "sub.Tensor",
+        "logarithm of a sigmoid": "sigmoid.default",
+        "logarithms near 1": "log1p.default",
         "max pool": "max_pool2d_with_indices.default",
         "mean": "mean.default",
         "means of what is there": "avg_pool2d.default",
         "mm": "t.default",
+        "powers near 1": "expm1.default",
         "product of two": "permute.default",
+        "ranked, with NaN": "topk.default",
         "remainders near multiples": "remainder.Scalar",
+        "scattered, with NaN": "scatter_reduce.two",
         "slices": "slice.Tensor",
+        "smallest, with NaN": "amin.default min.dim",
+        "sorted, with NaN": "sort.default",
         "squared error": "mse_loss.default",
         "stack": "stack.default",
         "there and back": "transpose.int",
+        "where NaN is": "argmax.default",
     },
     torch.float16: {
         "abs": "abs.default",

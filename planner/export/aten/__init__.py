@@ -20,6 +20,7 @@ from planner.export.aten import (
     random,
     reduce,
     scan,
+    scatter,
     shape,
     strides,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "random",
     "reduce",
     "scan",
+    "scatter",
     "shape",
     "strides",
 ]

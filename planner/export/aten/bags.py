@@ -73,6 +73,23 @@ def embedding_bag_backward(
     return _scattered(low, low.value(rows), spread, count, int(shape_of(dy)[1]))
 
 
+@lowers("_embedding_bag_per_sample_weights_backward", wide=True)
+def embedding_bag_weights_backward(
+    low: Lowering,
+    dy: fx.Node,
+    table: fx.Node,
+    rows: fx.Node,
+    offsets: fx.Node,
+    bag: fx.Node,
+    *_: int,
+) -> Result:
+    """Of each weight: its row of the table times the gradient of its bag."""
+    del offsets
+    taken = low.op("Gather", low.value(table), low.value(rows), tag="taken", axis=0)
+    spread = low.op("Gather", low.value(dy), low.value(bag), tag="spread", axis=0)
+    return low.reduce("Sum", low.op("Mul", taken, spread, tag="each"), [1])
+
+
 def _scattered(low: Lowering, rows: Value, updates: Value, count: int, width: int) -> Value:
     """[count, width]: updates [places, width] added to the rows that they name."""
     column = low.op("Unsqueeze", rows, low.integers(1), tag="rows")

@@ -22,7 +22,6 @@ UNARY = {
     "reciprocal": "Reciprocal",
     "relu": "Relu",
     "sgn": "Sign",
-    "sigmoid": "Sigmoid",
     "sin": "Sin",
     "sqrt": "Sqrt",
     "tanh": "Tanh",
@@ -82,29 +81,79 @@ def remainder(low: Lowering, x: Operand, y: Operand) -> Result:
 def _remainder(low: Lowering, left: Value, right: Value) -> Value:
     if not low.dtype.is_floating_point:
         return low.op("Mod", left, right)
+    rest, is_other = _rest(low, left, right)
+    return low.op("Where", is_other, low.op("Add", rest, right, tag="moved"), rest)
+
+
+def _rest(low: Lowering, left: Value, right: Value) -> tuple[Value, Value]:
+    """(what division towards 0 leaves, whether its sign is not the divisor's), of floats."""
     rest = low.op("Mod", left, right, fmod=1, tag="rest")
     signs = low.op("Mul", low.op("Sign", rest, tag="sign"), right, tag="signs")
-    is_other = low.op("Less", signs, low.scalar(0), tag="other")
-    return low.op("Where", is_other, low.op("Add", rest, right, tag="moved"), rest)
+    return rest, low.op("Less", signs, low.scalar(0), tag="other")
 
 
 @lowers("floor_divide", "div.Tensor_mode", "div.Scalar_mode")
 def divide_rounded(
     low: Lowering, x: Operand, y: Operand, rounding_mode: str | None = "floor"
 ) -> Result:
-    """Down: `(x - remainder) / y`, as PyTorch's kernel has it, which `floor(x / y)` is not (1 // 0.1).
-    Towards 0, integers as ONNX divides them."""
+    """Down: `(x - rest) / y`, less 1 where signs differ, as in PyTorch's kernel; `floor(x / y)` is not
+    (1 // 0.1). Towards 0, integers as ONNX divides them."""
     left, right = low.operand(x, low.dtype), low.operand(y, low.dtype)
     is_float = low.dtype.is_floating_point
+    if rounding_mode == "floor" and is_float:
+        rest, is_other = _rest(low, left, right)
+        multiple = low.op("Div", low.op("Sub", left, rest, tag="multiple"), right, tag="times")
+        less = low.op("Sub", multiple, low.cast(is_other, torch.bool, low.dtype, "one"), tag="less")
+        plain = low.op("Div", left, right, tag="plain")
+        by_zero = low.op("Equal", right, low.scalar(0), tag="by_zero")
+        return low.op("Where", by_zero, plain, low.op("Round", less, tag="whole"))
     if rounding_mode == "floor":
         left = low.op("Sub", left, _remainder(low, left, right), tag="multiple")
     found = low.op("Div", left, right, tag="quotient")
     if not is_float or rounding_mode is None:
         return found
-    if rounding_mode == "floor":
-        return low.op("Round", found)
     size = low.op("Floor", low.op("Abs", found, tag="size"), tag="whole")
     return low.op("Mul", low.op("Sign", found, tag="sign"), size)
+
+
+@lowers("sigmoid")
+def sigmoid(low: Lowering, x: fx.Node) -> Result:
+    """ONNX Runtime's kernel is off by 6e-8 and is 0 below -18, which a logarithm would not forgive."""
+    value = low.operand(x, low.dtype)
+    if low.dtype != torch.float32 or not _has_steep_reader(low.node):
+        return low.op("Sigmoid", value)
+    power = low.op("Exp", low.op("Neg", value, tag="turned"), tag="power")
+    return low.op("Reciprocal", low.op("Add", power, low.scalar(1), tag="above"))
+
+
+@lowers("log1p", wide=True)
+def log_one_plus(low: Lowering, x: fx.Node) -> Result:
+    """`log(u)` with u = 1 + x; ahead of what is steep at 0 `log(u) x / (u - 1)`, which makes good what u
+    has lost (Kahan), and x where u is 1."""
+    value = low.operand(x, low.dtype)
+    above = low.op("Add", value, low.scalar(1), tag="above")
+    if not _has_steep_reader(low.node):
+        return low.op("Log", above)
+    log, kept = low.op("Log", above, tag="log"), low.op("Sub", above, low.scalar(1), tag="kept")
+    share = low.op("Div", value, kept, tag="share")
+    is_all = low.op("Equal", share, low.scalar(1), tag="is_all")
+    mended = low.op("Where", is_all, log, low.op("Mul", log, share, tag="mended"), tag="found")
+    return low.op("Where", low.op("Equal", kept, low.scalar(0), tag="is_none"), value, mended)
+
+
+@lowers("expm1", wide=True)
+def power_less_one(low: Lowering, x: fx.Node) -> Result:
+    """`(u - 1) x / log(u)` with u = exp(x), which makes good what u has lost (Kahan); x where u is 1, and
+    `u - 1` where u is not of the size of 1."""
+    value = low.operand(x, low.dtype)
+    power = low.op("Exp", value, tag="power")
+    less = low.op("Sub", power, low.scalar(1), tag="less")
+    mended = low.op(
+        "Div", low.op("Mul", less, value, tag="scaled"), low.op("Log", power, tag="log")
+    )
+    is_far = low.op("Greater", low.op("Abs", value, tag="size"), low.scalar(1), tag="is_far")
+    found = low.op("Where", is_far, less, mended, tag="found")
+    return low.op("Where", low.op("Equal", less, low.scalar(0), tag="is_none"), value, found)
 
 
 @lowers("rsqrt", wide=True)
@@ -129,8 +178,36 @@ def power_of_tensor(low: Lowering, x: Operand, exponent: fx.Node) -> Result:
 def clamp(
     low: Lowering, x: fx.Node, minimum: float | None = None, maximum: float | None = None
 ) -> Result:
+    """ONNX Runtime's own bounds are the largest numbers, which infinite ones are beyond."""
+    if low.dtype.is_floating_point:
+        minimum = -math.inf if minimum is None else minimum
+        maximum = math.inf if maximum is None else maximum
     bounds = [ABSENT if bound is None else low.scalar(bound) for bound in (minimum, maximum)]
     return low.op("Clip", low.value(x), *bounds)
+
+
+@lowers("clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor")
+def clamp_by_tensors(
+    low: Lowering, x: fx.Node, *bounds: fx.Node | None, **named: fx.Node
+) -> Result:
+    only_max = "clamp_max" in str(low.node.target)
+    least, most = (None, *bounds) if only_max else (*bounds, None, None)[:2]
+    least, most = named.get("min", least), named.get("max", most)
+    value = low.operand(x, low.dtype)
+    for bound, op_type in ((least, "Max"), (most, "Min")):
+        if bound is not None:
+            value = low.op(op_type, value, low.operand(bound, low.dtype), tag=op_type.lower())
+    return value
+
+
+@lowers("clamp_min")
+def clamp_min(low: Lowering, x: fx.Node, minimum: float) -> Result:
+    return clamp(low, x, minimum)
+
+
+@lowers("clamp_max")
+def clamp_max(low: Lowering, x: fx.Node, maximum: float) -> Result:
+    return clamp(low, x, None, maximum)
 
 
 @lowers("gelu", wide=True)
@@ -164,11 +241,13 @@ def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float)
             else:  # of which the CPU has no HardSigmoid
                 passed = low.op("Sign", low.value(y), tag="passed")
         return low.op("Mul", low.value(dy), passed)
-    passed = low.op("Greater", low.value(y), low.scalar(threshold), tag="passed")
-    return low.op("Where", passed, low.value(dy), low.scalar(0))
+    stopped = low.op("LessOrEqual", low.value(y), low.scalar(threshold), tag="stopped")
+    return low.op("Where", stopped, low.scalar(0), low.value(dy))
 
 
-_STEEP_AT_ZERO = frozenset({"div", "log", "log2", "log10", "pow", "reciprocal", "rsqrt", "sqrt"})
+_STEEP_AT_ZERO = frozenset(
+    {"div", "log", "log2", "log10", "logit", "pow", "reciprocal", "rsqrt", "sqrt"}
+)
 """Operators whose slope is infinite at 0, or may be."""
 
 _KEEP_ZEROS = frozenset(

@@ -151,12 +151,6 @@ def unbind(low: Lowering, x: fx.Node, axis: int = 0) -> Result:
     return [low.reshape(slab, dims, tag) for slab, tag in zip(slabs, tags, strict=True)]
 
 
-@lowers("scatter_add", wide=True)
-def scatter_add(low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx.Node) -> Result:
-    operands = (low.value(operand) for operand in (x, index, source))
-    return low.op("ScatterElements", *operands, axis=axis, reduction="add")
-
-
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(low: Lowering, x: fx.Node, indices: Sequence[fx.Node | None]) -> Result:
     """x[i, :, j, ...]: integer tensors that broadcast to the places wanted, for some of the axes."""

@@ -87,12 +87,15 @@ def nll_loss(
     ignored: int,
 ) -> Result:
     """Scores [batch, classes, ...], target [batch, ...] -> loss, and what a mean divides by: the number
-    of targets counted, or the sum of their classes' weights."""
-    labels = low.value(target)
+    of targets counted, or the sum of their classes' weights. Scores may be of one target alone."""
+    is_one, labels, all_scores = rank_of(scores) == 1, low.value(target), low.value(scores)
+    if is_one:
+        labels = low.reshape(labels, [1], "label")
+        all_scores = low.reshape(all_scores, [1, *shape_of(scores)], "row")
     skip = low.op("Equal", labels, low.integers(ignored), tag="skip")
     safe = low.op("Where", skip, low.integers(0), labels, tag="safe")
     index = low.op("Unsqueeze", safe, low.integers(1), tag="index")
-    picked = low.op("GatherElements", low.value(scores), index, tag="picked", axis=1)
+    picked = low.op("GatherElements", all_scores, index, tag="picked", axis=1)
     picked = low.op("Squeeze", picked, low.integers(1), tag="scores")
     kept = low.op("Where", skip, low.scalar(0), picked, tag="kept")
     counted = low.cast(low.op("Not", skip, tag="counted"), torch.bool, low.dtype, "weights")
@@ -100,10 +103,11 @@ def nll_loss(
         each = low.op("Gather", low.operand(weight, low.dtype), safe, tag="class_weights", axis=0)
         counted = low.op("Mul", counted, each, tag="counted_weights")
         kept = low.op("Mul", kept, each, tag="weighted")
-    axes = range(len(shape_of(target)))
+    axes = range(max(1, rank_of(target)))
     count = low.reduce("Sum", counted, axes, tag="count")
     if reduction == NONE:
-        return [low.op("Neg", kept), count]
+        each = low.op("Neg", kept, tag="each" if is_one else "")
+        return [low.reshape(each, []) if is_one else each, count]
     total = low.op("Neg", low.reduce("Sum", kept, axes, tag="total"), tag="negated")
     return [low.op("Div", total, count) if reduction == MEAN else total, count]
 
@@ -123,27 +127,35 @@ def nll_loss_backward(
 
     An ignored target becomes the class after the last, which OneHot leaves empty.
     """
-    classes = int(shape_of(scores)[1])
+    is_one = rank_of(scores) == 1
+    classes = int(shape_of(scores)[-1 if is_one else 1])
     kind = torch.float32 if low.dtype in HALF else low.dtype
     grad = low.op("Neg", low.operand(dy, kind), tag="negated")
     if reduction == MEAN:
         grad = low.op("Div", grad, low.operand(count, kind), tag="each")
-    if weight is None and reduction != NONE and low.dtype != torch.float64:
+    if weight is None and reduction != NONE and low.dtype != torch.float64 and not is_one:
         grad = low.cast(grad, kind, low.dtype, "each_rounded")
         parts = (low.filled(0, "off", [1]), low.reshape(grad, [1], "on"))
         levels = low.op("Concat", *parts, tag="levels", axis=0)
         return low.op(
             "OneHot", _column(low, target, ignored, classes), low.integers(classes), levels, axis=1
         )
+    if reduction == MEAN:  # over no class at all: infinite, and 0 times that would be NaN
+        is_none = low.op("IsInf", grad, tag="over_none")
+        grad = low.op("Where", is_none, low.scalar(0, kind), grad, tag="of_some")
     column = _column(low, target, ignored, classes)
+    if is_one:
+        column = low.reshape(column, [1], "one_column")
     if weight is not None:
         safe = low.op("Mod", column, low.integers(classes), tag="safe")
         each = low.op("Gather", low.operand(weight, kind), safe, tag="class_weights", axis=0)
         grad = low.op("Mul", grad, each, tag="weighted")
     grad = low.cast(grad, kind, low.dtype, "each_rounded")
     if weight is not None or reduction == NONE:
-        grad = low.op("Unsqueeze", grad, low.integers(1), tag="beside")
-    return low.op("Mul", _hits(low, column, classes, rank_of(target)), grad)
+        grad = low.op("Unsqueeze", grad, low.integers(-1 if is_one else 1), tag="beside")
+    hits = _hits(low, column, classes, max(1, rank_of(target)))
+    found = low.op("Mul", hits, grad, tag="row_grad" if is_one else "")
+    return low.reshape(found, low.shape) if is_one else found
 
 
 def _column(low: Lowering, target: fx.Node, ignored: int, classes: int) -> Value:

@@ -1,7 +1,8 @@
-"""Sums, means and maxima over axes."""
+"""Sums, means, extremes and ranks over axes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from torch import fx
 
 from planner.export.aten.registry import (
+    ABSENT,
+    Dim,
     Lowering,
     Result,
     Rule,
@@ -17,7 +20,9 @@ from planner.export.aten.registry import (
     normalize,
     numpy_dtype,
     rank_of,
+    shape_of,
 )
+from planner.export.emit import Value
 
 
 def _reduction(kind: str) -> Rule:
@@ -38,19 +43,119 @@ def _reduction(kind: str) -> Rule:
 
 lowers("sum", "sum.dim_IntList")(_reduction("Sum"))
 lowers("mean", "mean.dim")(_reduction("Mean"))
-lowers("amax")(_reduction("Max"))
 
 
-@lowers("max.dim")
-def largest(low: Lowering, x: fx.Node, axis: int, keep: bool = False) -> Result:
-    """-> the largest along an axis, and where the first of them is."""
-    dtype = dtype_of(x)
-    computed = torch.int64 if dtype == torch.bool else dtype
-    axis %= max(1, rank_of(x))
-    value = low.cast(low.value(x), dtype, computed, "as_number")
-    found = low.reduce("Max", value, [axis], keep=keep, tag="found")
-    where = low.op("ArgMax", value, tag="where", axis=axis, keepdims=int(keep))
-    return [low.cast(found, computed, dtype, "value"), where]
+def _extreme(kind: str) -> Rule:
+    def rule(low: Lowering, x: fx.Node, axes: Sequence[int] = (), keep: bool = False) -> Result:
+        """NaN where an element is: ONNX Runtime's kernels lose it, a sum of what is small does not."""
+        rank, value = rank_of(x), low.value(x)
+        each = normalize(axes or range(rank), rank)
+        found = low.reduce(kind, value, each, keep=keep, tag="found")
+        if not low.dtype.is_floating_point or not each:
+            return found
+        small = low.op("Clip", value, low.scalar(-1), low.scalar(1), tag="small")
+        total = low.reduce("Sum", small, each, keep=keep, tag="total")
+        return low.op("Add", found, low.op("Mul", total, low.scalar(0), tag="zero_or_nan"))
+
+    return rule
+
+
+lowers("amax", "max")(_extreme("Max"))
+lowers("amin", "min")(_extreme("Min"))
+
+
+def _extreme_along(op_type: str) -> Rule:
+    def rule(low: Lowering, x: fx.Node, axis: int, keep: bool = False) -> Result:
+        """-> the largest or smallest along an axis, and where the first of them is."""
+        axis %= max(1, rank_of(x))
+        where = _place(low, op_type, x, axis)
+        found = low.op("GatherElements", low.value(x), where, tag="found", axis=axis)
+        if keep or not rank_of(x):
+            return [found, where]
+        thin = low.integers(axis)
+        return [low.op("Squeeze", v, thin, tag=t) for v, t in ((found, "value"), (where, "place"))]
+
+    return rule
+
+
+lowers("max.dim")(_extreme_along("ArgMax"))
+lowers("min.dim")(_extreme_along("ArgMin"))
+
+
+@lowers("argmax", "argmin")
+def place_of_extreme(
+    low: Lowering, x: fx.Node, axis: int | None = None, keep: bool = False
+) -> Result:
+    op_type = "ArgMax" if "argmax" in str(low.node.target) else "ArgMin"
+    if axis is not None and rank_of(x):
+        return _place(low, op_type, x, axis % rank_of(x), keep=keep)
+    flat = low.reshape(low.value(x), [-1], "flat")
+    return low.reshape(_place(low, op_type, x, 0, flat), low.shape)
+
+
+def _place(
+    low: Lowering, op_type: str, x: fx.Node, axis: int, value: Value = ABSENT, keep: bool = True
+) -> Value:
+    """Where the first of the largest, or smallest, is: NaN counts as both."""
+    value, dtype = value or low.value(x), low.type_of(x)
+    if dtype == torch.bool:
+        value = low.cast(value, dtype, torch.int32, "as_number")
+    elif dtype.is_floating_point:
+        value = nan_as(low, value, dtype, -math.inf if op_type == "ArgMin" else math.inf)
+    return low.op(op_type, value, tag="where", axis=axis, keepdims=int(keep))
+
+
+def nan_as(low: Lowering, value: Value, dtype: torch.dtype, number: float) -> Value:
+    """`value` with a number in place of NaN, which ONNX Runtime's comparisons put nowhere."""
+    is_nan = low.op("IsNaN", value, tag="is_nan")
+    return low.op("Where", is_nan, low.scalar(number, dtype), value, tag="comparable")
+
+
+@lowers("sort", "sort.stable")
+def sort(
+    low: Lowering,
+    x: fx.Node,
+    axis: int = -1,
+    descending: bool = False,
+    *,
+    stable: bool | None = None,
+    dim: int | None = None,
+) -> Result:
+    """-> sorted along an axis, and where each was; equal ones keep their order."""
+    del stable
+    axis = (axis if dim is None else dim) % max(1, rank_of(x))
+    size = shape_of(x)[axis] if rank_of(x) else 1
+    return _ranked(low, x, size, axis, is_largest=descending)
+
+
+@lowers("topk")
+def topk(
+    low: Lowering,
+    x: fx.Node,
+    count: Dim,
+    axis: int = -1,
+    largest: bool = True,
+    is_sorted: bool = True,
+) -> Result:
+    """-> the largest or smallest along an axis, and where they are."""
+    del is_sorted
+    return _ranked(low, x, count, axis % max(1, rank_of(x)), is_largest=largest)
+
+
+def _ranked(low: Lowering, x: fx.Node, count: Dim, axis: int, *, is_largest: bool) -> list[Value]:
+    """NaN ranks above all numbers."""
+    value, dtype = low.value(x), low.type_of(x)
+    if not rank_of(x):
+        return [value, low.filled(0, "where", dtype=torch.int64)]
+    key = value
+    if dtype.is_floating_point:
+        key = nan_as(low, value, dtype, math.inf)
+    elif dtype not in (torch.int32, torch.int64):  # ONNX Runtime ranks no others
+        key = low.cast(value, dtype, torch.int64, "as_number")
+    _, where = low.ops(
+        "TopK", key, low.extent(count), tags=("ranked", "where"), axis=axis, largest=int(is_largest)
+    )
+    return [low.op("GatherElements", value, where, axis=axis), where]
 
 
 @lowers("histc")

@@ -261,7 +261,9 @@ class Lowering:
     def reduce(
         self, kind: str, value: Value, axes: Sequence[int], *, keep: bool = False, tag: str = ""
     ) -> Value:
-        """Append a ReduceSum, ReduceMean, ... over `axes`."""
+        """Append a ReduceSum, ReduceMean, ... over `axes`; nothing over none, which ONNX reads as all."""
+        if not axes:
+            return value
         return self.op(f"Reduce{kind}", value, self.integers(*axes), tag=tag, keepdims=int(keep))
 
     def reshape(self, value: Value, dims: Sequence[Dim], tag: str = "") -> Value:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, lowers, shape_of
+from planner.export.aten.registry import Lowering, Result, lowers, rank_of, shape_of
 from planner.export.emit import Value
 
 
@@ -44,6 +45,28 @@ def as_strided_scatter(
     if np.unique(places).size != places.size:
         raise low.unsupported("a view in which one element is at several places")
     return _written(low, low.reshape(low.value(x), [-1], "flat"), places, source)
+
+
+@lowers("diagonal", "diagonal_copy")
+def diagonal(low: Lowering, x: fx.Node, offset: int = 0, first: int = 0, second: int = 1) -> Result:
+    """Picked by its places: a product with ones and zeros would spread what is not finite beside it."""
+    rank, shape = rank_of(x), shape_of(x)
+    first, second = first % rank, second % rank
+    others = [axis for axis in range(rank) if axis not in (first, second)]
+    wide = shape[second]
+    turned = low.transpose(low.value(x), [*others, first, second], "turned")
+    flat = low.reshape(turned, [*(shape[axis] for axis in others), shape[first] * wide], "flat")
+    start = offset if offset >= 0 else -offset * wide
+    if isinstance(low.shape[-1], int) and isinstance(wide, int):
+        places = low.builder.constant(int(start) + np.arange(low.shape[-1]) * (wide + 1))
+    else:
+        ends = [
+            low.op("Squeeze", low.extent(n), tag=t) for n, t in ((0, "0"), (low.shape[-1], "n"))
+        ]
+        count = low.op("Range", *ends, low.scalar(1, torch.int64), tag="count")
+        apart = low.op("Mul", count, low.extent(wide + 1), tag="apart")
+        places = low.op("Add", apart, low.extent(start), tag="places")
+    return low.op("Gather", flat, places, axis=rank - 2)
 
 
 @lowers("diagonal_scatter")
