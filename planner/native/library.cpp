@@ -86,9 +86,7 @@ void register_all(ort::SessionOptions* options) {
   succeed(api->DisableMemPattern(options));  // Hold says why
   if (!before.empty()) return;  // ONNX Runtime takes a domain once
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));
-#ifndef PLANNER_TEST_BUILD  // whose subject is copies
   succeed(api->AddCustomOpDomain(options, fused::domain()));
-#endif
   succeed(api->AddSessionConfigEntry(options, kRegistered, kind.c_str()));
 }
 
