@@ -58,8 +58,8 @@ class Row:
         types: of its inputs, a condition or an exponent aside.
         exact: devices on which the bits are those of ONNX Runtime's kernel.
         swaps: the CPU's kernel takes the operands the other way round where the first is broadcast along
-            the last axis (`ProcessBroadcastSpanFuncs` in core/providers/cpu/math/element_wise_ops.cc), which
-            shows in the sign of a zero.
+            the last axis, which shows in the sign of a zero (`ProcessBroadcastSpanFuncs` in
+            core/providers/cpu/math/element_wise_ops.cc).
         reduces: it adds up, or so, over its last axes.
         reads_one: its steps read the first input alone: what the second one is, is known.
         flops: arithmetic for each element, as `planner.cost.work` counts it.

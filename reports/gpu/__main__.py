@@ -6,10 +6,10 @@
 
 Each check is a process of its own of at most 120 s. First comes what everything else rests on
 (`reports/gpu/basics.py`), then fused operations (`reports/gpu/fused.py`) and plans of large graphs
-(`reports/gpu/large.py`), whose ONNX files are in FOLDER. Rows are kept in `reports/gpu.json` as they are measured, with the card's name; what is there is
-not measured again (but with `--again`), failures included; what was too slow is, since times of
-operations are kept. Without a card the command says so and ends with status 2; with status 1 where a
-check does not hold.
+(`reports/gpu/large.py`), whose ONNX files are in FOLDER. Rows are kept in `reports/gpu.json` as they are
+measured, with the card's name; what is there is not measured again (but with `--again`), failures
+included; what was too slow is, since times of operations are kept. Without a card the command says so and
+ends with status 2; with status 1 where a check does not hold.
 """
 
 from __future__ import annotations

@@ -389,21 +389,53 @@ def test_what_two_nodes_have_alike_is_compiled_once(fakes: Fakes):
 
 def nvrtc() -> Path:
     """NVIDIA's compiler, from its package; skips where it is not installed."""
-    import nvidia  # pyright: ignore[reportMissingImports]
-
+    missing = "the package nvidia-cuda-nvrtc is not installed"
+    nvidia = pytest.importorskip("nvidia", reason=missing)
     found = [p for root in nvidia.__path__ for p in Path(root).glob("*/lib/libnvrtc.so.1?")]
     if not found:
-        pytest.skip("the package nvidia-cuda-nvrtc is not installed")
+        pytest.skip(missing)
     return found[0]
+
+
+def programs_of(name: str) -> list[Case]:
+    """The programs of a sample with operations fused, each of dims once."""
+    model, graph = graph_of(onnx.load(ZOO / f"{name}.onnx"))
+    made = with_fusion(model, graph, default_order(graph), only_exact=False, device="cuda")
+    assert made is not None
+    shape_of = {t.name: t.shape for t in graph.tensors}
+    found: dict[Any, Case] = {}
+    for node in made.model.graph:
+        if node.domain != "planner.fused":
+            continue
+        text = node.attributes["program"].as_string()
+        kinds = [line.split()[3] for line in text.splitlines() if " = input " in line]
+        shapes = [shape_of[str(value.name)] for value in node.inputs if value is not None]
+        feeds = zip(kinds, shapes, strict=True)
+        arrays = {f"x{i}": np.zeros(dims, DTYPES[kind]) for i, (kind, dims) in enumerate(feeds)}
+        found[text, tuple(shapes)] = text, arrays
+    return list(found.values())
 
 
 @pytest.mark.parametrize("capability", [75, 80, 90])
 def test_nvidias_compiler_takes_the_sources(fakes: Fakes, capability: int):
-    pytest.importorskip("nvidia", reason="the package nvidia-cuda-nvrtc is not installed")
-    cases: list[Case] = [("\n".join(d.lines), d.feeds) for d in map(Drawn, range(12))]
-    cases.append((SOFTMAX, {"x": np.ones((2, 3), "f4"), "r": np.ones((2, 1), "f4")}))
+    cases = [("\n".join(d.lines), d.feeds) for d in map(Drawn, range(12))]
+    cases += [*programs_of("gpt"), *programs_of("mlp_adamw")]
     results = fakes.run(
         cases, PLANNER_TEST_NVRTC=str(nvrtc()), FAKE_DRIVER_CAPABILITY=str(capability)
     )
     said = [result for result in results if isinstance(result, str)]
-    assert not said, re.sub(r"The program:.*", "", said[0])
+    assert len(cases) > 30 and not said, said[0]
+
+
+def test_nvidias_compiler_rounds_each_operation_by_itself(fakes: Fakes, tmp_path: Path):
+    for dtype, kind in (("float", "f32"), ("double", "f64")):
+        names = ["p = mul x x", "q = add p x", "r = div q x", "s = sqrt r", "output s"]
+        path = tmp_path / f"{kind}.ptx"
+        newer = {"FAKE_DRIVER_CAPABILITY": "999", "FAKE_DRIVER_PTX": str(path)}
+        feeds = {"x": np.ones(3, DTYPES[dtype])}
+        text = "\n".join([f"x = input {dtype}", *names])
+        fakes.one(text, feeds, PLANNER_TEST_NVRTC=str(nvrtc()), **newer)
+        ptx = path.read_text()
+        for instruction in ("div.rn", "sqrt.rn", "mul(.rn)?", "add(.rn)?"):
+            assert re.search(rf"{instruction}\.{kind}", ptx), (instruction, ptx)
+        assert "fma" not in ptx and ".ftz" not in ptx and ".approx" not in ptx
