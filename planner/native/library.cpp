@@ -9,6 +9,7 @@
 
 #include "cuda_driver.h"
 #include "fused/operator.h"
+#include "nvrtc.h"
 #include "operators.h"
 #include "pools.h"
 #include "swaps.h"
@@ -133,6 +134,11 @@ PLANNER_EXPORT void* planner_native_page_locked(int64_t bytes) {
 }
 PLANNER_EXPORT void planner_native_page_locked_free(void* made) {
   if (!is_forked()) cuda::driver().host_free(made);
+}
+
+// Why CUDA's compiler cannot be used; empty where it can.
+PLANNER_EXPORT const char* planner_native_why_no_compiler() {
+  return cuda::why_no_compiler().c_str();
 }
 
 // Ends every swap of the process, or of runs on this thread alone, for after a run that failed and

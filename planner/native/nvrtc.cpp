@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 #include <glob.h>
+#include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <vector>
 
@@ -32,14 +34,17 @@ namespace {
 
 constexpr int kMajors[] = {13, 12};  // of CUDA, the newest first
 
-// The packages nvidia-cuda-nvrtc and nvidia-cuda-nvrtc-cu12 lie beside onnxruntime's.
+// In the packages nvidia-cuda-nvrtc and nvidia-cuda-nvrtc-cu12, which lie beside onnxruntime's.
 std::vector<std::string> beside_onnxruntime(const std::string& name) {
-  Dl_info where;
-  if (!api || !dladdr(reinterpret_cast<void*>(api->CreateStatus), &where)) return {};
-  std::string folder = where.dli_fname;
-  folder.resize(folder.rfind('/') == std::string::npos ? 0 : folder.rfind('/'));
+  std::string packages;
+  auto find = [](dl_phdr_info* loaded, size_t, void* packages) {
+    const char* end = std::strstr(loaded->dlpi_name, "/onnxruntime/capi/");
+    if (end) static_cast<std::string*>(packages)->assign(loaded->dlpi_name, end);
+    return end ? 1 : 0;
+  };
+  if (!dl_iterate_phdr(find, &packages)) return {};
   glob_t found{};
-  glob((folder + "/../../nvidia/*/lib/" + name).c_str(), 0, nullptr, &found);
+  glob((packages + "/nvidia/*/lib/" + name).c_str(), 0, nullptr, &found);
   std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
   return paths;

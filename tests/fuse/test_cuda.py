@@ -7,10 +7,12 @@ compiles the same sources, without a card.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from scipy import special
 from planner.fuse.operators import CASTS
 from planner.fuse.rewrite import with_fusion
 from planner.graph.schedule import default_order
+from planner.native import library_path
 from tests.fuse.graphs import Array, model_of, pointwise, same_bits, session
 from tests.fuse.test_operators import DTYPES, values
 from tests.fuse.test_pointwise import Drawn
@@ -49,10 +52,11 @@ class Fakes:
     nvrtc: Path
     folder: Path
 
-    def run(self, cases: Sequence[Case], **more: str) -> list[Any]:
+    def run(self, cases: Sequence[Case], *, threads: bool = False, **more: str) -> list[Any]:
         """What each case makes on the fake device, or what its error says.
 
         Args:
+            threads: several run each session at once, too.
             more: of the environment; "" takes a variable out.
         """
         folder = self.folder / str(len(list(self.folder.iterdir())))
@@ -65,7 +69,8 @@ class Fakes:
             "FAKE_NVRTC_COMPILER": " ".join(compiler()),
         }
         chosen = {name: text for name, text in (chosen | more).items() if text}
-        done = python("-m", "tests.fuse.on_fake_cuda", self.library, folder, seconds=240, **chosen)
+        asked = [self.library, folder, *(["threads"] if threads else [])]
+        done = python("-m", "tests.fuse.on_fake_cuda", *asked, seconds=240, **chosen)
         assert done.returncode == 0, done.stderr
         return pickle.loads((folder / "results").read_bytes())
 
@@ -283,7 +288,6 @@ output q keep
 
 
 def test_each_barrier_is_needed(fakes: Fakes):
-    """The last one parts the rows' output from what reads the row's input, whose memory it may be."""
     draw = np.random.default_rng(0)
     feeds = {"x": draw.standard_normal((60, 300), np.float32), "r": np.ones((60, 1), np.float32)}
     right = fakes.one(SOFTMAX, feeds)
@@ -293,19 +297,24 @@ def test_each_barrier_is_needed(fakes: Fakes):
     for mutant in (1, 2, 3):
         wrong = fakes.one(SOFTMAX, feeds, FAKE_NVRTC_MUTANT=str(mutant))
         assert not all(map(same_bits, right, wrong)), mutant
-    # ONNX Runtime writes the first output over the first input, which is the row's
-    text = "axes 1\nr = input float row\nx = input float\nt = mul x r\ns = sum r2\n"
-    text = "axes 1\nr = input float row\nx = input float\nn = neg r\nt = add x r\noutput n keep\noutput t"
+
+
+def test_a_rows_output_is_written_once_all_threads_have_read(fakes: Fakes):
+    """ONNX Runtime writes the first output over the first input, which each thread of the row reads."""
+    text = "axes 1\nr = input float row\nx = input float\nn = neg r\nt = add x r\n"
+    text += "output n keep\noutput t"
     nodes = [
         helper.make_node("Sqrt", ["a"], ["r"]),
         helper.make_node("Pointwise", ["r", "x"], ["n", "t"], domain="planner.fused", program=text),
         helper.make_node("Abs", ["n"], ["m"]),
     ]
-    fed = {"a": np.arange(1, 61, dtype=np.float32).reshape(60, 1), "x": feeds["x"]}
-    model = model_of(nodes, fed, ["m", "t"])
-    ((m, t),) = fakes.run([(model, fed)])
-    root = np.sqrt(fed["a"])
-    assert same_bits(m, root) and same_bits(t, fed["x"] + root)
+    x = np.random.default_rng(0).standard_normal((60, 300), np.float32)
+    feeds = {"a": np.arange(1, 61, dtype=np.float32).reshape(60, 1), "x": x}
+    model, root = model_of(nodes, feeds, ["m", "t"]), np.sqrt(feeds["a"])
+    ((m, t),) = fakes.run([(model, feeds)])
+    assert same_bits(m, root) and same_bits(t, x + root)
+    ((m, t),) = fakes.run([(model, feeds)], FAKE_NVRTC_MUTANT="1")
+    assert same_bits(m, root) and not same_bits(t, x + root)
 
 
 def test_memory_that_is_written_over_is_read_before(fakes: Fakes):
@@ -356,6 +365,13 @@ def test_a_training_graph_with_fused_nodes_computes_what_it_did(fakes: Fakes, mo
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5 * scale)
 
 
+def test_threads_on_one_session_have_its_bits(fakes: Fakes):
+    draw = np.random.default_rng(0)
+    feeds = {"x": draw.standard_normal((9, 70), np.float32), "r": np.ones((9, 1), np.float32)}
+    (found,) = fakes.run([(SOFTMAX, feeds)], threads=True)
+    assert not isinstance(found, str), found
+
+
 PLAIN = "x = input float\nt = mul x x\noutput t"
 X = {"x": np.ones(3, np.float32)}
 
@@ -385,6 +401,44 @@ def test_what_two_nodes_have_alike_is_compiled_once(fakes: Fakes):
     assert same_bits(found[0], np.ones(3, np.float32))
     newest = max(fakes.folder.iterdir(), key=lambda path: int(path.name))
     assert len(list(newest.glob("*.cu"))) == 1
+
+
+WHY = """
+import onnxruntime
+from planner import native
+print(onnxruntime.__file__, native.why_no_compiler() or "found", sep="\\n")
+"""
+
+
+def test_the_compiler_is_found_beside_onnxruntime(fakes: Fakes, tmp_path: Path):
+    import onnxruntime
+
+    site, libraries = tmp_path / "site", tmp_path / "lib"
+    here = Path(onnxruntime.__file__).parent
+    shutil.copytree(here, site / "onnxruntime", copy_function=os.symlink)
+    libraries.mkdir()
+    (libraries / "libcuda.so.1").symlink_to(fakes.driver)
+
+    def why(driver: int = 13000) -> str:
+        child = environment(fakes.driver, LD_LIBRARY_PATH=str(libraries))
+        child |= {"PYTHONPATH": f"{site}:{HERE.parents[1]}", "FAKE_DRIVER_VERSION": str(driver)}
+        done = python("-c", WHY, **child)
+        assert done.returncode == 0, done.stderr
+        imported, said = done.stdout.splitlines()
+        assert Path(imported).is_relative_to(site)
+        return said
+
+    assert why().startswith("CUDA's compiler libnvrtc.so.13 or .12 was not found")
+    for package, major in (("cu13", 13), ("cuda_nvrtc", 12)):
+        folder = site / "nvidia" / package / "lib"
+        folder.mkdir(parents=True)
+        (folder / f"libnvrtc.so.{major}").symlink_to(fakes.nvrtc)
+        assert why(1000 * major) == "found"
+        assert why(1000 * major - 10).startswith("CUDA's compiler")  # older than it
+    # a session on the CPU has its own kernel where there are two
+    shipped = replace(fakes, library=library_path())
+    (found,) = shipped.one(PLAIN, X, LD_LIBRARY_PATH=str(libraries))
+    assert same_bits(found, X["x"])
 
 
 def nvrtc() -> Path:

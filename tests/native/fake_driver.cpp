@@ -182,7 +182,9 @@ int cuMemSetAccess(Address address, size_t bytes, const void* access, size_t cou
   return mprotect(at(address), bytes, PROT_READ | PROT_WRITE);
 }
 
-int cuDriverGetVersion(int* version) { return *version = 13000, kGood; }
+int cuDriverGetVersion(int* version) {
+  return *version = number("FAKE_DRIVER_VERSION", 13000), kGood;
+}
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   int capability = number("FAKE_DRIVER_CAPABILITY", 90);
   if (attribute != 75 && attribute != 76) return kInvalid;
