@@ -17,7 +17,7 @@ from pathlib import Path
 
 from planner.disk import Disk, measured
 from planner.errors import PlannerError, UsageError
-from planner.native import library, library_path
+from planner.native import library, library_path, why_no_compiler
 
 RUNTIMES = (
     "onnxruntime",
@@ -150,7 +150,7 @@ def look_around(
         cores=_cores(),
         disk=speed,
         problems=tuple(_problems(runtimes, required, providers, why_not_native)),
-        remarks=tuple(_remarks(runtimes)),
+        remarks=(*_remarks(runtimes), *_cuda_remarks(providers, native)),
     )
 
 
@@ -290,6 +290,14 @@ def _remarks(runtimes: tuple[Package, ...]) -> list[str]:
         for package in runtimes
         if expected and package.name == "onnxruntime" and not _fits(package.version or "", expected)
     ]
+
+
+def _cuda_remarks(providers: tuple[Provider, ...], native: str | None) -> list[str]:
+    from planner.targets import CUDA
+
+    runs = any(provider.name == CUDA.provider and provider.runs for provider in providers)
+    why = why_no_compiler() if runs and native else ""
+    return [f"--fuse on CUDA: {why}"] if why else []
 
 
 def _pinned() -> str:

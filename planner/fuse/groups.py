@@ -75,17 +75,23 @@ class Ground:
         axes: the axes over which each reduction that could be fused goes: the last so many, which stay
             with size 1.
         only_exact: operators whose bits may differ are left alone.
+        device: where the model runs.
     """
 
     graph: TrainingGraph
     constants: Mapping[TensorId, str]
     axes: Mapping[OpId, int]
     only_exact: bool
+    device: str = "cpu"
 
     def row(self, op: Operation) -> Row | None:
         """The row of an operation that may be fused; None of any other."""
         row = row_of(op.op_type, op.domain)
-        if row is None or (self.only_exact and not row.exact) or len(op.outputs) != 1:
+        if (
+            row is None
+            or (self.only_exact and self.device not in row.exact)
+            or len(op.outputs) != 1
+        ):
             return None
         if (row.reduces and op.id not in self.axes) or (row.swaps and len(op.inputs) != 2):
             return None

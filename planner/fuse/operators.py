@@ -1,8 +1,9 @@
 """ONNX operators as operations of `planner.fused::Pointwise`: one row each.
 
-A row is exact where every step is IEEE-exact and done in the order of ONNX Runtime's kernel, so that the
-bits are the same; tests/fuse/test_operators.py holds each row against ONNX Runtime, special values
-included. The others differ in last bits: polynomials of other terms, sums of another order.
+A row is exact on a device where every step is IEEE-exact and done in the order of ONNX Runtime's kernel
+there, so that the bits are the same. The others differ in last bits: functions of other terms, sums of
+another order. tests/fuse/test_operators.py holds each row against ONNX Runtime on the CPU, special values
+included. For CUDA it was read in the sources of its kernels (core/providers/cuda): no card was asked yet.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ NUMBERS = FLOATS | {"int32", "int64"}
 BOOL = frozenset({"bool"})
 TYPES = NUMBERS | BOOL
 """Element types of a program's values, as `planner.graph.model.Tensor` names them."""
+
+ON_CPU = frozenset({"cpu"})
+NOWHERE: frozenset[str] = frozenset()
+DEVICES = ON_CPU | {"cuda"}
+"""Devices for which `planner.native` has a kernel of `planner.fused::Pointwise`."""
 
 Emit = Callable[["Writer", Sequence[str], str, Mapping[str, object]], str]
 """Writes the steps of one operator: (writer, its inputs, type of its first input, attributes)."""
@@ -50,10 +56,10 @@ class Row:
     Attributes:
         emit: writes its steps.
         types: of its inputs, a condition or an exponent aside.
-        exact: the bits are those of ONNX Runtime's kernel.
-        swaps: its kernel takes the operands the other way round where the first is broadcast along the
-            last axis (`ProcessBroadcastSpanFuncs` in core/providers/cpu/math/element_wise_ops.cc), which
-            shows in the sign of a zero.
+        exact: devices on which the bits are those of ONNX Runtime's kernel.
+        swaps: the CPU's kernel takes the operands the other way round where the first is broadcast along
+            the last axis, which shows in the sign of a zero (`ProcessBroadcastSpanFuncs` in
+            core/providers/cpu/math/element_wise_ops.cc).
         reduces: it adds up, or so, over its last axes.
         reads_one: its steps read the first input alone: what the second one is, is known.
         flops: arithmetic for each element, as `planner.cost.work` counts it.
@@ -61,7 +67,7 @@ class Row:
 
     emit: Emit
     types: frozenset[str] = NUMBERS
-    exact: bool = True
+    exact: frozenset[str] = DEVICES
     swaps: bool = False
     reduces: bool = False
     reads_one: bool = False
@@ -132,10 +138,10 @@ OPERATORS: Mapping[str, Row] = {
     "Sub": Row(emit=_plain("sub")),
     "Mul": Row(emit=_plain("mul")),
     "Div": Row(emit=_plain("div"), types=FLOATS),
-    "Sum": Row(emit=_folded("add"), types=FLOATS),
+    "Sum": Row(emit=_folded("add"), types=FLOATS, exact=ON_CPU),  # CUDA's begins with a zero
     "Max": Row(emit=_plain("maximum"), swaps=True),
     "Min": Row(emit=_plain("minimum"), swaps=True),
-    "Pow": Row(emit=_power, types=FLOATS, reads_one=True),
+    "Pow": Row(emit=_power, types=FLOATS, exact=ON_CPU, reads_one=True),  # CUDA's is powf
     "Neg": Row(emit=_plain("neg")),
     "Abs": Row(emit=_plain("abs")),
     "Sqrt": Row(emit=_plain("sqrt"), types=FLOATS, flops=_T),
@@ -152,15 +158,19 @@ OPERATORS: Mapping[str, Row] = {
     "Not": Row(emit=_plain("not"), types=BOOL),
     "Where": Row(emit=_plain("where")),
     "Cast": Row(emit=_cast, types=TYPES),
-    "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=False, flops=_T),
-    "Log": Row(emit=_plain("log"), types=FLOATS, exact=False, flops=_T),
-    "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=False, flops=_T),
-    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=False, flops=_T),
-    "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=False, flops=_T),
-    "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS, flops=4),
-    "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=False, reduces=True, reads_one=True),
-    "ReduceMean": Row(emit=_plain("mean"), types=FLOATS, exact=False, reduces=True, reads_one=True),
-    "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=NOWHERE, flops=_T),
+    "Log": Row(emit=_plain("log"), types=FLOATS, exact=NOWHERE, flops=_T),
+    "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=NOWHERE, flops=_T),
+    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=NOWHERE, flops=_T),
+    "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=NOWHERE, flops=_T),
+    "HardSigmoid": Row(
+        emit=_hard_sigmoid, types=FLOATS, exact=ON_CPU, flops=4
+    ),  # CUDA's has an FMA
+    "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=NOWHERE, reduces=True, reads_one=True),
+    "ReduceMean": Row(
+        emit=_plain("mean"), types=FLOATS, exact=NOWHERE, reduces=True, reads_one=True
+    ),
+    "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=NOWHERE, reduces=True, reads_one=True),
 }
 
 

@@ -81,7 +81,7 @@ def _write(ground: Ground, group: Group, writer: Writer, names: dict[TensorId, s
                     graph.tensors[tensor].dtype, ground.constants[tensor]
                 )
             values.append(names[tensor])
-        if row.swaps:
+        if row.swaps and ground.device == "cpu":
             shapes = [graph.tensors[t].shape for t in operation.inputs]
             if is_swapped(row, *shapes):
                 values.reverse()

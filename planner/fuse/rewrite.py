@@ -46,11 +46,14 @@ class Fused:
     order: tuple[str, ...]
 
 
-def ground_of(model: ir.Model, graph: TrainingGraph, *, only_exact: bool) -> Ground:
+def ground_of(
+    model: ir.Model, graph: TrainingGraph, *, only_exact: bool, device: str = "cpu"
+) -> Ground:
     """What groups are looked for in.
 
     Args:
         graph: of `model`, operations in the order of its nodes.
+        device: where it runs.
     """
     nodes = list(model.graph)
     values = {t.name: t for t in graph.tensors}
@@ -65,7 +68,7 @@ def ground_of(model: ir.Model, graph: TrainingGraph, *, only_exact: bool) -> Gro
     for op in graph.operations:
         if op.op_type.startswith("Reduce") and (found := _last_axes(nodes[op.id], graph, op)):
             axes[op.id] = found
-    return Ground(graph=graph, constants=constants, axes=axes, only_exact=only_exact)
+    return Ground(graph=graph, constants=constants, axes=axes, only_exact=only_exact, device=device)
 
 
 def _text(array: np.ndarray) -> str:
@@ -93,7 +96,12 @@ def _last_axes(node: ir.Node, graph: TrainingGraph, op: Operation) -> int:
 
 
 def with_fusion(
-    model: ir.Model, graph: TrainingGraph, order: Sequence[OpId], *, only_exact: bool
+    model: ir.Model,
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    *,
+    only_exact: bool,
+    device: str = "cpu",
 ) -> Fused | None:
     """Fuse all groups; None where there is none.
 
@@ -101,8 +109,9 @@ def with_fusion(
         model: what `graph` was built of; not changed.
         order: of the graph's operations.
         only_exact: with ONNX Runtime's own bits alone.
+        device: where the model runs.
     """
-    ground = ground_of(model, graph, only_exact=only_exact)
+    ground = ground_of(model, graph, only_exact=only_exact, device=device)
     found = groups_of(ground)
     fused = frozenset(op for group in found for op in group.operations)
     groups = with_again(ground, found)

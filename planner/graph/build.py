@@ -314,7 +314,7 @@ class _Builder:
         return tuple(found)
 
     def _inplace_pairs(self, node: ir.Node) -> tuple[tuple[int, int], ...]:
-        if self.placement is None:
+        if self.placement is None or node.domain == rules.FUSED_DOMAIN:
             first = next((v.name for v in node.inputs if v is not None and v.name), None)
             dtype = self.types[first].dtype.name.lower() if first else ""
             return rules.inplace_pairs(node.op_type, node.domain, dtype)

@@ -178,6 +178,12 @@ def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str,
     }
 
 
+def why_no_compiler() -> str:
+    """Why fused nodes cannot run on CUDA: no driver, or no NVRTC on the loader's path or beside
+    onnxruntime; "" where they can."""
+    return library().planner_native_why_no_compiler().decode()
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The library, loaded into this process.
@@ -203,6 +209,8 @@ def library() -> ctypes.CDLL:
     native.planner_native_page_locked_free.restype = None
     native.planner_native_device_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
     native.planner_native_device_pool.restype = ctypes.c_int64
+    native.planner_native_why_no_compiler.argtypes = []
+    native.planner_native_why_no_compiler.restype = ctypes.c_char_p
     native.planner_native_pool.argtypes = [
         ctypes.c_int64,
         ctypes.POINTER(ctypes.c_int64),

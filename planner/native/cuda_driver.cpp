@@ -31,7 +31,8 @@ void Driver::check(Result result, const char* symbol) const {
   if (!result) return;
   const char* text = nullptr;
   if (error_string(result, &text) || !text) text = "an error that the driver has no text for";
-  must(false, std::string(symbol) + " failed: " + text + " (" + std::to_string(result) + ")");
+  throw std::runtime_error(std::string("planner.native: ") + symbol + " failed: " + text + " (" +
+                           std::to_string(result) + ")");
 }
 
 const Driver& driver() {

@@ -16,6 +16,8 @@ using Handle = unsigned long long;  // of physical memory
 constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;       // CU_EVENT_DISABLE_TIMING
 constexpr unsigned kPortable = 1;       // CU_MEMHOSTALLOC_PORTABLE
+constexpr int kCapabilityMajor = 75;    // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+constexpr int kCapabilityMinor = 76;    // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 constexpr int kMinimumGranularity = 0;  // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 
 struct Location {  // CUmemLocation
@@ -52,6 +54,13 @@ struct Access {  // CUmemAccessDesc
   X(cuCtxPopCurrent_v2, context_pop, (void**))                                                     \
   X(cuCtxGetDevice, context_device, (int*))                                                        \
   X(cuCtxSynchronize, context_wait, ())                                                            \
+  X(cuDriverGetVersion, driver_version, (int*))                                                    \
+  X(cuDeviceGetAttribute, device_attribute, (int*, int, int))                                      \
+  X(cuModuleLoadDataEx, module_load, (void**, const void*, unsigned, int*, void**))                \
+  X(cuModuleGetFunction, module_function, (void**, void*, const char*))                            \
+  X(cuLaunchKernel, launch,                                                                        \
+    (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,   \
+     void**))                                                                                      \
   X(cuGetErrorString, error_string, (Result, const char**))                                        \
   X(cuMemGetAllocationGranularity, granularity, (size_t*, const Properties*, int))                 \
   X(cuMemCreate, memory_create, (Handle*, size_t, const Properties*, unsigned long long))          \

@@ -9,6 +9,7 @@
 
 #include "cuda_driver.h"
 #include "fused/operator.h"
+#include "nvrtc.h"
 #include "operators.h"
 #include "pools.h"
 #include "swaps.h"
@@ -86,9 +87,7 @@ void register_all(ort::SessionOptions* options) {
   succeed(api->DisableMemPattern(options));  // Hold says why
   if (!before.empty()) return;  // ONNX Runtime takes a domain once
   succeed(api->AddCustomOpDomain(options, domain_of(settings)));
-#ifndef PLANNER_TEST_BUILD  // whose subject is copies
   succeed(api->AddCustomOpDomain(options, fused::domain()));
-#endif
   succeed(api->AddSessionConfigEntry(options, kRegistered, kind.c_str()));
 }
 
@@ -135,6 +134,11 @@ PLANNER_EXPORT void* planner_native_page_locked(int64_t bytes) {
 }
 PLANNER_EXPORT void planner_native_page_locked_free(void* made) {
   if (!is_forked()) cuda::driver().host_free(made);
+}
+
+// Why CUDA's compiler cannot be used; empty where it can.
+PLANNER_EXPORT const char* planner_native_why_no_compiler() {
+  return cuda::why_no_compiler().c_str();
 }
 
 // Ends every swap of the process, or of runs on this thread alone, for after a run that failed and

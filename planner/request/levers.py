@@ -133,7 +133,7 @@ class Levers:
         _lever(
             "--fuse",
             "Run element operations together, as nodes of planner's native library, where that takes "
-            "less time or fits alone: none, those that keep every bit, or others too. For the CPU.",
+            "less time or fits alone: none, those that keep every bit, or others too (CPU, CUDA).",
             more='"auto" differs in rounding (`planner.fusing`).',
         ),
     ] = "none"

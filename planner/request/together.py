@@ -79,10 +79,10 @@ def _of_disk(said: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_fuse(said: Mapping[str, Any]) -> Iterator[str]:
     mode, device = said["fuse"], said.get("device")
-    if device not in (None, "cpu"):
+    if device not in (None, "cpu", "cuda"):
         yield (
-            f"--fuse {mode} is for the CPU alone: planner's native library has no kernel of "
-            f"planner.fused::Pointwise for {device} yet; use --fuse none, or --device cpu"
+            f"--fuse {mode} is for the CPU and for CUDA: planner's native library has no kernel of "
+            f"planner.fused::Pointwise for {device}; use --fuse none"
         )
     if said.get("budget") is None:
         yield f"--fuse {mode} needs a --budget (100% is one)"

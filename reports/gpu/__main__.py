@@ -5,11 +5,11 @@
     python -m reports.gpu --rehearse             the same checks on the CPU, which prove nothing of a GPU
 
 Each check is a process of its own of at most 120 s. First comes what everything else rests on
-(`reports/gpu/basics.py`), then plans of large graphs (`reports/gpu/large.py`), whose ONNX files are in
-FOLDER. Rows are kept in `reports/gpu.json` as they are measured, with the card's name; what is there is
-not measured again (but with `--again`), failures included; what was too slow is, since times of
-operations are kept. Without a card the command says so and ends with status 2; with status 1 where a
-check does not hold.
+(`reports/gpu/basics.py`), then fused operations (`reports/gpu/fused.py`) and plans of large graphs
+(`reports/gpu/large.py`), whose ONNX files are in FOLDER. Rows are kept in `reports/gpu.json` as they are
+measured, with the card's name; what is there is not measured again (but with `--again`), failures
+included; what was too slow is, since times of operations are kept. Without a card the command says so and
+ends with status 2; with status 1 where a check does not hold.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Row = dict[str, Any]
 
 def names_of(*, cuda: bool) -> list[str]:
     """All checks, in order."""
-    from reports.gpu.basics import CHECKS
+    from reports.gpu import basics, fused
     from reports.gpu.large import CASES, REHEARSED
 
     cases = CASES if cuda else REHEARSED
-    return [*CHECKS, *(name for case in cases for name in case.checks)]
+    return [*basics.CHECKS, *fused.CHECKS, *(name for case in cases for name in case.checks)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

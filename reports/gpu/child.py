@@ -26,14 +26,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--graphs", type=Path, default=Path())
     parser.add_argument("--work", type=Path, default=Path())
     asked = parser.parse_args(arguments)
-    from reports.gpu import basics, large
+    from reports.gpu import basics, fused, large
     from reports.gpu.graphs import Where
 
     where = Where(not asked.rehearse)
     if where.cuda:
         _preload()
-    if asked.name in basics.CHECKS:
-        found = basics.CHECKS[asked.name](where)
+    checks = basics.CHECKS | fused.CHECKS
+    if asked.name in checks:
+        found = checks[asked.name](where)
     elif asked.name.startswith("memory:"):
         _, kind, size = asked.name.split(":")
         found = basics.memory(where, kind, int(size))

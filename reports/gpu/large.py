@@ -22,6 +22,7 @@ from onnx import TensorProto, numpy_helper
 
 import planner
 from planner import native
+from planner.fusing import FuseMode
 from planner.runtime.binding import Bound, Kind, storable
 from planner.runtime.device import sessions
 from planner.runtime.feeds.inputs import make_inputs
@@ -33,6 +34,7 @@ Found = dict[str, Any]
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 _TYPES = {"bf16": TensorProto.BFLOAT16, "fp16": TensorProto.FLOAT16}
 _OVER = (0, 1, 2, 5, 10, 20)
+_NEAR = 1e-3
 _PLAN_S = 20.0
 """Of a search: operations are measured, and the plan is read back, within the same check."""
 
@@ -44,6 +46,7 @@ class Case:
     Attributes:
         half: "bf16" or "fp16": the graph with all of its float32 in that type.
         swap: "auto", "only", or "none": recompute alone, under `enable_cuda_graph` too.
+        fuse: as `--fuse` has it.
         provider: options of the CUDA provider.
     """
 
@@ -51,13 +54,16 @@ class Case:
     percent: int
     half: str = ""
     swap: str = "auto"
+    fuse: FuseMode = "none"
     provider: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Of its rows."""
         kind = f" {self.half}" if self.half else ""
-        return f"{self.graph}{kind} {self.percent}%{' recompute' if self.swap == 'none' else ''}"
+        how = " recompute" if self.swap == "none" else ""
+        how += f" fused {self.fuse}" if self.fuse != "none" else ""
+        return f"{self.graph}{kind} {self.percent}%{how}"
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -78,12 +84,17 @@ CASES = (
     Case(graph="bert_base", percent=60, half="fp16"),
     Case(graph="gpt2_small", percent=60, swap="none"),
     Case(graph="bert_base", percent=80, swap="none"),
+    Case(graph="gpt2_small", percent=100, swap="none", fuse="exact"),
+    Case(graph="gpt2_small", percent=100, swap="none", fuse="auto"),
+    Case(graph="bert_base", percent=100, swap="none", fuse="auto"),
 )
 
 REHEARSED = (
     Case(graph="mlp_adamw", percent=50),
     Case(graph="gpt", percent=40, swap="only"),
     Case(graph="gpt", percent=60, swap="none"),
+    Case(graph="gpt", percent=100, swap="none", fuse="exact"),
+    Case(graph="gpt", percent=100, swap="none", fuse="auto"),
 )
 """Of the samples, on the CPU."""
 
@@ -134,6 +145,7 @@ class _Run:
             budget=f"{self.case.percent}%",
             budget_of="live",
             swap=self.case.swap,  # pyright: ignore[reportArgumentType]
+            fuse=self.case.fuse,
             device="cuda" if self.where.cuda else "cpu",
             output=self._planned,
             time_limit_s=_PLAN_S if self.where.cuda else 2.0,
@@ -150,10 +162,12 @@ class _Run:
             "swapped": plan.planned.swapped_tensors,
             "on_host": sorted(plan.resident),
             "recomputed": plan.planned.recomputed_ops,
+            "fused": plan.fused_nodes,
             "unchanged": plan.unchanged,
         }
         (self._file("facts.json")).write_text(json.dumps(found), encoding="utf-8")
-        return {**found, "holds": plan.planned.peak_bytes <= plan.budget_bytes}
+        is_fused = self.case.fuse == "none" or plan.fused_nodes > 0
+        return {**found, "holds": plan.planned.peak_bytes <= plan.budget_bytes and is_fused}
 
     def _session(
         self, path: Path, settings: Mapping[str, str] = {}, pool: str | None = None
@@ -188,6 +202,7 @@ class _Run:
             found = _bits(bound["planned"], names, fed)
             different |= {name for name in names if found[name] != wanted[name]}
             unsteady |= {name for name in names if again[name] != wanted[name]}
+        gap = max(_gap(bound["model"].output(n), bound["planned"].output(n)) for n in names)
         fed = {name: array for name, array in inputs.items() if name not in kept}
         ms = least_ms(
             {name: lambda one=one: one.step(fed) for name, one in bound.items()},
@@ -202,9 +217,10 @@ class _Run:
             "steps": rounds,
             "different": sorted(different)[:10],
             "unsteady": len(unsteady),
+            "gap": gap,
             "places": {place: places.count(place) for place in sorted(set(places))},
             "swaps": asdict(native.counts()) if self.case.swap != "none" else {},
-            "holds": different <= unsteady,
+            "holds": gap < _NEAR if self.case.fuse == "auto" else different <= unsteady,
         }
 
     @property
@@ -299,6 +315,16 @@ class _Run:
             "different": sorted(different)[:10],
             "holds": not different,
         }
+
+
+def _gap(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference, of the largest element."""
+    if one.dtype.kind in "iub":
+        return float(np.any(one != other))
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    if not one.size:
+        return 0.0
+    return float(np.abs(one - other).max() / max(1e-12, np.abs(one).max()))
 
 
 def _bits(bound: Bound, names: list[str], fed: Mapping[str, Any]) -> dict[str, str]:

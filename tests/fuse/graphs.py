@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,21 @@ def model_of(nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, Array], output
     return helper.make_model(graph, opset_imports=sets, ir_version=9)
 
 
-def session(model: onnx.ModelProto, threads: int = 1) -> ort.InferenceSession:
+def session(
+    model: onnx.ModelProto, threads: int = 1, library: Path | None = None
+) -> ort.InferenceSession:
     """A session that has the library."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
-    options.register_custom_ops_library(str(library_path()))
+    options.register_custom_ops_library(str(library or library_path()))
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 
-def pointwise(program: str, feeds: Mapping[str, Array], threads: int = 1) -> list[Array]:
-    """What a program makes of arrays, which are its inputs in order."""
+def pointwise_model(program: str, feeds: Mapping[str, Array]) -> onnx.ModelProto:
+    """A model of one node that runs a program, whose inputs these arrays are in order."""
     names = [
         f"out{i}"
         for i in range(sum(line.split()[:1] == ["output"] for line in program.splitlines()))
@@ -48,7 +51,19 @@ def pointwise(program: str, feeds: Mapping[str, Array], threads: int = 1) -> lis
     node = helper.make_node(
         "Pointwise", list(feeds), names, domain="planner.fused", program=program
     )
-    return session(model_of([node], feeds, names), threads).run(None, dict(feeds))
+    return model_of([node], feeds, names)
+
+
+def pointwise(
+    program: str, feeds: Mapping[str, Array], threads: int = 1, library: Path | None = None
+) -> list[Array]:
+    """What a program makes of arrays, which are its inputs in order."""
+    return session(pointwise_model(program, feeds), threads, library).run(None, dict(feeds))
+
+
+def here(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """What a model makes on the CPU."""
+    return session(model).run(None, dict(feeds))
 
 
 def ulps(found: Array, wanted: Array) -> float:

@@ -18,6 +18,7 @@ from planner.pipeline.levers.fusing import fused, fused_nodes
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.solve.orders import least_possible_peak
 from planner.report.document.outcome import optimize_document
+from planner.report.next_steps import next_steps
 from planner.request import Costs, Request
 from planner.results import OptimizeResult
 from planner.runtime.opened import session_options
@@ -125,10 +126,85 @@ def test_what_is_inside_of_fused_nodes_is_not_stored_and_moves_no_bytes(mode: Fu
     assert set(made.order) == {op.id for op in made.graph.operations}
 
 
-def test_it_is_for_the_cpu_and_with_a_budget(tmp_path: Path):
+def test_on_cuda_a_plan_has_fused_nodes_and_says_that_no_card_has_run_any(tmp_path: Path):
+    result = api.optimize(
+        ZOO / "gpt.onnx",
+        budget="60%",
+        output=tmp_path / "planned.onnx",
+        plan_path=tmp_path / "plan.json",
+        fuse="auto",
+        device="cuda",
+        hardware="h100",
+        time_limit_s=3.0,
+        verify=False,
+    )
+    plan = result.plan
+    assert plan.device == "cuda" and plan.fuse == "auto" and plan.fused_nodes > 20
+    (said,) = (text for text in plan.assumptions if "nodes of planner.fused" in text)
+    assert "no card has run any yet: verify the file there" in said
+    steps = [row.text for row in next_steps(result, None)]
+    assert steps[0].startswith("On the GPU machine: have the plan made again")
+    rewritten = onnx.load(tmp_path / "planned.onnx")
+    assert sum(n.domain == "planner.fused" for n in rewritten.graph.node) >= plan.fused_nodes
+    props = {p.key: p.value for p in rewritten.metadata_props}
+    assert props["pkg.planner.needs"] == "planner.fused 1"
+
+
+def on_cuda(name: str, folder: Path, nodes: list[onnx.NodeProto], dtype: int) -> Prepared:
+    from onnx import helper as h
+
+    x = h.make_tensor_value_info("x", dtype, (8, 64))
+    outputs = [h.make_tensor_value_info("z", dtype, (8, 64))]
+    if any(node.output[0] == "k" for node in nodes):
+        outputs.append(h.make_tensor_value_info("k", 7, (2,)))
+    graph = h.make_graph(nodes, name, [x], outputs)
+    path = folder / f"{name}.onnx"
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9), path)
+    costs = Costs(hardware="h100", calibrate="never")
+    return prepare(Request(model=path, device="cuda", costs=costs))
+
+
+def test_on_cuda_what_runs_on_the_cpu_is_not_fused(tmp_path: Path):
+    from onnx import TensorProto as T
+    from onnx import helper as h
+
+    made = [("Shape", "x", "s"), ("Neg", "s", "n"), ("Abs", "n", "k"), ("Neg", "x", "a")]
+    nodes = [h.make_node(k, [a], [b], name=b) for k, a, b in (*made, ("Abs", "a", "z"))]
+    prepared = on_cuda("shapes", tmp_path, nodes, T.FLOAT)
+    assert {op.name for op in prepared.graph.operations if op.on_cpu} >= {"n", "k"}
+    found = fused(prepared, "exact")
+    assert found is not None and fused_nodes(found) == 1
+    left = {op.name for op in found.graph.operations if op.domain != "planner.fused"}
+    assert {"n", "k"} <= left and not {"a", "z"} & left
+    assert sum(found.duration_us) < sum(prepared.duration_us)
+
+
+def test_exact_on_cuda_leaves_out_what_rounds_otherwise_there(tmp_path: Path):
+    from onnx import TensorProto as T
+    from onnx import helper as h
+
+    made = [("Neg", "x", "a"), ("Abs", "a", "b"), ("HardSigmoid", "b", "c"), ("Neg", "c", "d")]
+    nodes = [h.make_node(k, [a], [b], name=b) for k, a, b in (*made, ("Abs", "d", "z"))]
+    prepared = on_cuda("exact", tmp_path, nodes, T.FLOAT)
+    for mode, left in (("exact", {"c"}), ("auto", set[str]())):
+        found = fused(prepared, mode)
+        assert found is not None
+        kinds = {op.name for op in found.graph.operations if op.domain != "planner.fused"}
+        assert kinds == left, mode
+
+
+def test_it_is_for_devices_with_a_kernel_and_with_a_budget(tmp_path: Path):
     model, output = ZOO / "gpt.onnx", tmp_path / "out.onnx"
-    with pytest.raises(UsageError, match=r"--fuse auto is for the CPU alone.*use --fuse none"):
-        api.optimize(model, budget="60%", output=output, fuse="auto", device="cuda", verify=False)
+    for device in ("webgpu", "any"):
+        with pytest.raises(UsageError, match=r"for the CPU and for CUDA.*use --fuse none"):
+            api.optimize(
+                model,
+                budget="60%",
+                output=output,
+                fuse="auto",
+                device=device,  # pyright: ignore[reportArgumentType]
+                verify=False,
+            )
     with pytest.raises(UsageError, match="needs a --budget"):
         api.optimize(model, max_slowdown="5%", output=output, fuse="exact")
     with pytest.raises(UsageError, match="--fuse is none, exact or auto"):

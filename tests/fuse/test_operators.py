@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,16 @@ from onnx import helper
 from scipy import special
 
 from planner.fuse.operators import CASTS, OPERATORS, POWERS, Writer, is_swapped
-from tests.fuse.graphs import Array, model_of, pointwise, same_bits, session, ulps
+from tests.fuse.graphs import (
+    Array,
+    here,
+    model_of,
+    pointwise,
+    pointwise_model,
+    same_bits,
+    session,
+    ulps,
+)
 
 DTYPES = {"float": "f4", "double": "f8", "int32": "i4", "int64": "i8", "bool": "?"}
 ONE = "Neg Abs Sqrt Reciprocal Relu Not Cast Exp Log Tanh Erf Sigmoid HardSigmoid"
@@ -42,13 +51,23 @@ def values(dtype: str, seed: int, count: int = 3001) -> Array:
     return rng.permutation(found)
 
 
+Run = Callable[[onnx.ModelProto, Mapping[str, Array]], list[Array]]
+
+
 def both(
-    op_type: str, dtype: str, single: Mapping[int, Array] | None = None, **attributes: Any
+    op_type: str,
+    dtype: str,
+    single: Mapping[int, Array] | None = None,
+    *,
+    run: Run = here,
+    device: str = "cpu",
+    **attributes: Any,
 ) -> tuple[Array, Array]:
     """What ONNX Runtime's kernel makes of arrays, and what the row's program makes.
 
     Args:
         single: by the place of an input, the one element that it has.
+        run: runs a model on the device.
     """
     row = OPERATORS[op_type]
     kinds = [dtype] * ARITY.get(op_type, 2)
@@ -61,16 +80,16 @@ def both(
         feeds = {"x0": np.nan_to_num(feeds["x0"], posinf=3, neginf=-2)[:3000].reshape(30, 100)}
         axes = helper.make_node("Constant", [], ["axes"], value_ints=[1])
         nodes = [axes, helper.make_node(op_type, ["x0", "axes"], ["out"], keepdims=1)]
-    (wanted,) = session(model_of(nodes, feeds, ["out"])).run(None, dict(feeds))
+    (wanted,) = run(model_of(nodes, feeds, ["out"]), feeds)
     writer = Writer()
     read = list(feeds)
-    if len(read) == 2 and is_swapped(row, *(x.shape for x in feeds.values())):
+    if device == "cpu" and len(read) == 2 and is_swapped(row, *(x.shape for x in feeds.values())):
         read.reverse()
     made = row.emit(writer, read, kinds[-1], attributes)
     head = [f"x{i} = input {kind}" for i, kind in enumerate(kinds)]
     tail = f"output {made}{' keep' if row.reduces else ''}"
     text = "\n".join([*(["axes 1"] if row.reduces else []), *head, *writer.lines, tail])
-    (found,) = pointwise(text, feeds)
+    (found,) = run(pointwise_model(text, feeds), feeds)
     return wanted, found
 
 

@@ -1,6 +1,8 @@
 // A stand-in for libcuda.so.1 on the CPU. A stream is a thread with a queue; the null stream is the
 // calling thread, on which recording takes effect at once and waiting blocks. Every copy is late by
-// a random while and slow, so that a wait that is missing shows. Device memory is host memory.
+// a random while and slow, so that a wait that is missing shows. Device memory is host memory. A module
+// is what the fake NVRTC made, or an image of the real one, which is looked at and not run.
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,10 +12,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -73,6 +78,16 @@ int copy(void* to, const void* from, size_t bytes, void* stream) {
 }
 
 void* at(Address address) { return reinterpret_cast<void*>(address); }
+
+struct Module {
+  void (*launch)(unsigned blocks, unsigned threads, void* argument) = nullptr;  // null: it cannot run
+  size_t argument_bytes = 0;
+};
+
+int number(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
 
 int memory_file = -1;
 off_t memory_end = 0;
@@ -165,6 +180,46 @@ int cuMemSetAccess(Address address, size_t bytes, const void* access, size_t cou
   auto fields = static_cast<const int*>(access);  // location's type and id, flags
   if (count != 1 || fields[0] != 1 || fields[1] != 0 || fields[2] != 3) return kInvalid;
   return mprotect(at(address), bytes, PROT_READ | PROT_WRITE);
+}
+
+int cuDriverGetVersion(int* version) {
+  return *version = number("FAKE_DRIVER_VERSION", 13000), kGood;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  int capability = number("FAKE_DRIVER_CAPABILITY", 90);
+  if (attribute != 75 && attribute != 76) return kInvalid;
+  return *value = attribute == 75 ? capability / 10 : capability % 10, kGood;
+}
+int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
+  auto text = static_cast<const char*>(image);
+  auto made = new Module;
+  *module = made;
+  if (text[0] != '/' || text[1] == '/') {  // an ELF file of NVIDIA's, or PTX
+    if (const char* path = std::getenv("FAKE_DRIVER_PTX")) std::ofstream(path, std::ios::app) << text;
+    bool is_elf = !std::memcmp(text, "\x7f" "ELF", 4) && text[18] == char(190);
+    return is_elf || std::strstr(text, ".visible .entry planner_fused(") ? kGood : kInvalid;
+  }
+  void* library = dlopen(text, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return kInvalid;
+  made->launch = reinterpret_cast<void (*)(unsigned, unsigned, void*)>(
+      dlsym(library, "fake_launch_of_kernel"));
+  made->argument_bytes = *static_cast<const size_t*>(dlsym(library, "fake_argument_bytes"));
+  return kGood;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  *function = module;
+  return std::strcmp(name, "planner_fused") ? kInvalid : kGood;
+}
+int cuLaunchKernel(void* function, unsigned blocks, unsigned y, unsigned z, unsigned threads,
+                   unsigned thread_y, unsigned thread_z, unsigned, void* stream, void** arguments,
+                   void**) {
+  bool is_line = y == 1 && z == 1 && thread_y == 1 && thread_z == 1;
+  if (!is_line || !blocks || !threads || threads > 1024) return kInvalid;
+  auto module = static_cast<Module*>(function);
+  if (!module->launch) return kGood;
+  auto first = static_cast<const char*>(arguments[0]);  // copied here, as by CUDA
+  std::vector<char> argument(first, first + module->argument_bytes);
+  return on(stream, [=]() mutable { module->launch(blocks, threads, argument.data()); });
 }
 
 // A kernel: a function that the stream runs.

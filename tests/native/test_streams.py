@@ -7,21 +7,25 @@ it. Leaving out a wait, a mutant, shows what the wait is for. Nothing here is a 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from planner.native.building import SOURCES, compile_unit, system_compiler
+from planner.native.building import SOURCES
+from tests.native.fakes import (
+    FLAGS,
+    HERE,
+    TEST_BUILD,
+    compiler,
+    environment,
+    library_for_tests,
+    python,
+    shared_library,
+)
 
-HERE = Path(__file__).parent
-FLAGS = ("-O0", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread")
-TEST_BUILD = ("-DPLANNER_TEST_BUILD",)
-SHARED = ("-fPIC", "-shared", "-fvisibility=hidden")
 WAITS = {1: "end of the copy out", 2: "x is ready", 3: "y is free", 4: "end of the copy in"}
 
 
@@ -46,38 +50,12 @@ class Built:
         )
 
 
-def environment(driver: Path, mutant: int = 0, **more: str) -> dict[str, str]:
-    chosen = {"PLANNER_TEST_DRIVER": str(driver), "PLANNER_TEST_MUTANT": str(mutant)}
-    return os.environ | chosen | more
-
-
-def python(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A child process in the repository."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=HERE.parents[1],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-def compiler() -> tuple[str, ...]:
-    found = system_compiler()
-    if found is None:
-        pytest.skip("there is no C++ compiler to build the fake driver with")
-    return found.command
-
-
 def built(folder: Path, *sanitize: str) -> Built:
     """The fake driver, and the program with the library's sources in it."""
-    driver, program = folder / "driver.so", folder / "streams"
-    command = [*compiler(), *FLAGS, *sanitize, "-fPIC", "-shared", HERE / "fake_driver.cpp"]
-    subprocess.run([*map(str, command), "-o", str(driver)], check=True)
+    program = folder / "streams"
+    driver = shared_library("fake_driver", folder / "driver.so", *sanitize)
     unit = folder / "unit.cpp"
-    parts = [*sorted(SOURCES.glob("*.cpp")), HERE / "streams.cpp"]
+    parts = [*sorted(SOURCES.rglob("*.cpp")), HERE / "streams.cpp"]
     unit.write_text("".join(f'#include "{part}"\n' for part in parts))
     command = [*compiler(), *FLAGS, *sanitize, *TEST_BUILD, f"-I{SOURCES}", unit, driver, "-ldl"]
     subprocess.run([*map(str, command), "-o", str(program)], check=True)
@@ -92,9 +70,7 @@ def plain_build(tmp_path_factory: pytest.TempPathFactory) -> Built:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library's test build."""
-    made = tmp_path_factory.mktemp("library") / "library.so"
-    assert compile_unit(compiler(), (*FLAGS, *SHARED, *TEST_BUILD), made) == ""
-    return made
+    return library_for_tests(tmp_path_factory.mktemp("library"))
 
 
 @pytest.mark.parametrize("backend", ["cuda", "cpu", "disk"])

@@ -1,12 +1,28 @@
 #include "fused/operator.h"
 
 #include <cstdlib>
+#include <memory>
 
+#include "fused/cuda_run.h"
 #include "fused/run.h"
+#include "slots.h"
 #include "tensors.h"
 
 namespace planner::fused {
 namespace {
+
+struct Op : ort::CustomOp {
+  bool cuda;
+};
+
+struct Kernel {
+  Program program;
+  std::unique_ptr<CudaKernels> cuda;  // null on the CPU
+
+  Kernel(Program parsed, bool on_cuda) : program(std::move(parsed)) {
+    if (on_cuda) cuda = std::make_unique<CudaKernels>(program);
+  }
+};
 
 struct Known {
   int onnx;
@@ -143,7 +159,8 @@ Value input_value(ort::KernelContext* context, size_t i) {
   return {planner::dims_of(found), type_of(found), data_of(value)};
 }
 
-void compute(const Program& program, ort::KernelContext* context) {
+void compute(Kernel& kernel, ort::KernelContext* context) {
+  const Program& program = kernel.program;
   size_t count = 0, made = 0;
   succeed(api->KernelContext_GetInputCount(context, &count));
   succeed(api->KernelContext_GetOutputCount(context, &made));
@@ -167,6 +184,11 @@ void compute(const Program& program, ort::KernelContext* context) {
     check(value, "output " + std::to_string(i) + " is left out");
     outputs.push_back(data_of(value));
   }
+  if (kernel.cuda) {
+    void* stream = nullptr;
+    succeed(api->KernelContext_GetGPUComputeStream(context, &stream));
+    return kernel.cuda->run(space, dims, inputs, outputs, stream);
+  }
   auto parallel = [context](size_t tasks, const std::function<void(size_t)>& work) {
     auto call = [](void* work, size_t i) { (*static_cast<std::function<void(size_t)>*>(work))(i); };
     void* data = const_cast<std::function<void(size_t)>*>(&work);
@@ -175,6 +197,8 @@ void compute(const Program& program, ort::KernelContext* context) {
   run(program, space, dims, inputs, outputs, parallel);
 }
 
+bool on_cuda(const ort::CustomOp* op) { return static_cast<const Op*>(op)->cuda; }
+
 // The first output may be written over the first input, where their shapes and types agree.
 size_t first_in_place(int** in, int** out) {
   *in = static_cast<int*>(std::calloc(1, sizeof(int)));
@@ -182,11 +206,14 @@ size_t first_in_place(int** in, int** out) {
   return *in && *out ? 1 : 0;
 }
 
-ort::CustomOp* described() {
-  auto op = new ort::CustomOp{};  // ONNX Runtime keeps it
+ort::CustomOp* described(bool cuda) {
+  auto op = new Op{};  // ONNX Runtime keeps it
+  op->cuda = cuda;
   op->version = ort::kApiVersion;
   op->GetName = [](const ort::CustomOp*) { return "Pointwise"; };
-  op->GetExecutionProviderType = [](const ort::CustomOp*) { return "CPUExecutionProvider"; };
+  op->GetExecutionProviderType = [](const ort::CustomOp* op) {
+    return on_cuda(op) && !kTestBuild ? "CUDAExecutionProvider" : "CPUExecutionProvider";
+  };
   op->GetInputTypeCount = op->GetOutputTypeCount = [](const ort::CustomOp*) -> size_t { return 1; };
   op->GetInputType =
       op->GetOutputType = [](const ort::CustomOp*, size_t) { return ort::kUndefined; };
@@ -198,14 +225,14 @@ ort::CustomOp* described() {
   op->GetVariadicInputHomogeneity =
       op->GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
   op->GetStartVersion = op->GetEndVersion = [](const ort::CustomOp*) { return 1; };
-  op->CreateKernelV2 = [](const ort::CustomOp*, const ort::Api*, const ort::KernelInfo* info,
+  op->CreateKernelV2 = [](const ort::CustomOp* op, const ort::Api*, const ort::KernelInfo* info,
                           void** made) {
-    return guarded([&] { *made = new Program(program_of(info)); });
+    return guarded([&] { *made = new Kernel(program_of(info), on_cuda(op)); });
   };
-  op->KernelComputeV2 = [](void* program, ort::KernelContext* context) {
-    return guarded([&] { compute(*static_cast<Program*>(program), context); });
+  op->KernelComputeV2 = [](void* kernel, ort::KernelContext* context) {
+    return guarded([&] { compute(*static_cast<Kernel*>(kernel), context); });
   };
-  op->KernelDestroy = [](void* program) { delete static_cast<Program*>(program); };
+  op->KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
   op->InferOutputShapeFn = [](const ort::CustomOp*, ort::ShapeContext* context) {
     return guarded([&] { infer_or_leave(context); });
   };
@@ -220,7 +247,9 @@ ort::CustomOpDomain* domain() {
   static auto* made = [] {
     ort::CustomOpDomain* created = nullptr;
     succeed(api->CreateCustomOpDomain("planner.fused", &created));
-    succeed(api->CustomOpDomain_Add(created, described()));
+    for (bool cuda : {false, true})
+      if (cuda ? has_cuda_driver() : !kTestBuild)
+        succeed(api->CustomOpDomain_Add(created, described(cuda)));
     return created;
   }();
   return made;

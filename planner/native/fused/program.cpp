@@ -32,6 +32,7 @@ locale_t point() {
 class Parser {
  public:
   Program parsed(const std::string& text) {
+    made_.text = text;
     std::istringstream lines(text);
     std::string line;
     while (std::getline(lines, line)) {

@@ -39,6 +39,7 @@ struct Output {
 };
 
 struct Program {
+  std::string text;
   size_t axes = 0;  // the last so many axes make a row; 0: there are no rows
   std::vector<Variable> variables;
   std::vector<int> inputs;

@@ -22,38 +22,21 @@ std::string text_of(const Dims& dims) {
 // Gathers elements of a tensor that is broadcast to the space, or to its rows.
 class Reader {
  public:
-  Reader(const Dims& dims, const Dims& space, size_t width, const void* data)
-      : width_(width), data_(static_cast<const char*>(data)) {
-    size_t step = 1;
-    for (size_t i = 0; i < space.size(); i++) {  // the last axis first
-      size_t whole = size_t(space[space.size() - 1 - i]);
-      size_t mine = i < dims.size() ? size_t(dims[dims.size() - 1 - i]) : 1;
-      size_t moves = mine == 1 ? 0 : step;
-      step *= mine;
-      if (whole == 1) continue;
-      if (!sizes_.empty() && moves == steps_.back() * sizes_.back()) {
-        sizes_.back() *= whole;
-      } else {
-        sizes_.push_back(whole), steps_.push_back(moves);
-      }
-    }
-    elements_ = step;
-    if (sizes_.empty()) sizes_.push_back(1), steps_.push_back(0);
-  }
+  Reader(const Broadcast& shape, size_t width, const void* data)
+      : shape_(shape), width_(width), data_(static_cast<const char*>(data)) {}
 
   // For memory that an output is written over: what is broadcast is read again, later.
   void keep() {
-    if (is_whole()) return;
-    kept_.assign(data_, data_ + elements_ * width_);
+    if (shape_.is_whole()) return;
+    kept_.assign(data_, data_ + shape_.elements * width_);
     data_ = kept_.data();
   }
 
-  bool is_single() const { return sizes_.size() == 1 && !steps_[0]; }
-  bool is_whole() const { return sizes_.size() == 1 && steps_[0] == 1; }
+  bool is_single() const { return shape_.is_single(); }
 
   // Elements [first, first + count) of the space: where they are, or gathered.
   const void* read(size_t first, size_t count, char* scratch) const {
-    if (is_whole()) return data_ + first * width_;
+    if (shape_.is_whole()) return data_ + first * width_;
     switch (width_) {
       case 1: gather<uint8_t>(first, count, scratch); break;
       case 4: gather<uint32_t>(first, count, scratch); break;
@@ -68,25 +51,25 @@ class Reader {
   void gather(size_t first, size_t count, char* scratch) const {
     auto from = reinterpret_cast<const T*>(data_);
     auto to = reinterpret_cast<T*>(scratch);
-    size_t inner = sizes_[0];
+    const auto &sizes = shape_.sizes, &steps = shape_.steps;
+    size_t inner = sizes[0];
     while (count) {
-      size_t place = first / inner, within = first % inner, at = within * steps_[0];
-      for (size_t i = 1; i < sizes_.size(); i++) {
-        at += place % sizes_[i] * steps_[i];
-        place /= sizes_[i];
+      size_t place = first / inner, within = first % inner, at = within * steps[0];
+      for (size_t i = 1; i < sizes.size(); i++) {
+        at += place % sizes[i] * steps[i];
+        place /= sizes[i];
       }
       size_t run = std::min(count, inner - within);
-      if (steps_[0]) std::memcpy(to, from + at, run * sizeof(T));
+      if (steps[0]) std::memcpy(to, from + at, run * sizeof(T));
       else std::fill(to, to + run, from[at]);
       to += run, first += run, count -= run;
     }
   }
 
+  Broadcast shape_;
   size_t width_;
   const char* data_;
-  size_t elements_ = 1;
   std::vector<char> kept_;
-  std::vector<size_t> sizes_, steps_;  // the last axis first; a step is 0 or 1 there
 };
 
 // One call of a program.
@@ -95,13 +78,10 @@ class Job {
   Job(const Program& program, const Space& space, const std::vector<Dims>& dims,
       const std::vector<const void*>& inputs, const std::vector<void*>& outputs)
       : program_(program), space_(space), outputs_(outputs) {
-    Dims rows(space.dims.begin(), space.dims.end() - long(program.axes));
     for (size_t i = 0; i < inputs.size(); i++) {
       const Variable& variable = program.variables[size_t(program.inputs[i])];
-      Dims mine = dims[i];
-      bool is_row = variable.kind == Kind::kRow;
-      if (is_row) mine.resize(mine.size() - std::min(mine.size(), program.axes));
-      readers_.emplace_back(mine, is_row ? rows : space.dims, width_of(variable.type), inputs[i]);
+      readers_.emplace_back(broadcast_of(program, space, dims[i], i), width_of(variable.type),
+                            inputs[i]);
       if (std::count(outputs.begin(), outputs.end(), inputs[i])) readers_.back().keep();
     }
     for (const Variable& variable : program.variables)
@@ -249,13 +229,24 @@ Dims dims_of(const Program& program, const Space& space, size_t output) {
   return dims;
 }
 
+Broadcast broadcast_of(const Program& program, const Space& space, Dims dims, size_t input) {
+  if (program.variables[size_t(program.inputs[input])].kind != Kind::kRow)
+    return Broadcast(dims, space.dims);
+  dims.resize(dims.size() - std::min(dims.size(), program.axes));
+  return Broadcast(dims, Dims(space.dims.begin(), space.dims.end() - long(program.axes)));
+}
+
+bool has_work(const Program& program, const Space& space) {
+  for (const Step& step : program.steps)
+    if (space.rows && !space.columns && (step.name == "max" || step.name == "min"))
+      throw std::runtime_error("planner.fused: '" + step.name + "' of rows without elements");
+  return space.rows;
+}
+
 void run(const Program& program, const Space& space, const std::vector<Dims>& dims,
          const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
          const Parallel& parallel) {
-  if (!space.rows) return;
-  for (const Step& step : program.steps)
-    if (!space.columns && (step.name == "max" || step.name == "min"))
-      throw std::runtime_error("planner.fused: '" + step.name + "' of rows without elements");
+  if (!has_work(program, space)) return;
   Job job(program, space, dims, inputs, outputs);
   std::atomic<bool> failed{false};  // no exception may pass through ONNX Runtime's threads
   auto work = [&](size_t task) {

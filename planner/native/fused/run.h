@@ -5,11 +5,10 @@
 #include <functional>
 #include <vector>
 
+#include "fused/broadcast.h"
 #include "fused/program.h"
 
 namespace planner::fused {
-
-using Dims = std::vector<int64_t>;
 
 // The space that a program runs over: its inputs' dims, broadcast as NumPy does; rows by columns.
 struct Space {
@@ -22,6 +21,13 @@ Space space_of(const Program& program, const std::vector<Dims>& inputs);
 
 // The dims of an output.
 Dims dims_of(const Program& program, const Space& space, size_t output);
+
+// How an input is broadcast to the space, or to its rows.
+Broadcast broadcast_of(const Program& program, const Space& space, Dims dims, size_t input);
+
+// Whether there is a row to compute. Throws std::runtime_error where rows have no elements, and their
+// largest or least is asked for.
+bool has_work(const Program& program, const Space& space);
 
 // Calls its argument with each number below a count, in any order, on any threads.
 using Parallel = std::function<void(size_t, const std::function<void(size_t)>&)>;

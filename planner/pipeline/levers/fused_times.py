@@ -10,14 +10,14 @@ from planner.errors import PlannerError
 from planner.files.temporary import temporary_folder
 from planner.pipeline.prepare.costing import MEASURED
 from planner.pipeline.prepare.prepared import Prepared
-from planner.targets import NEEDS_FUSED, NEEDS_KEY
+from planner.targets import CPU, NEEDS_FUSED, NEEDS_KEY
 
 
 def measured_us(
     prepared: Prepared, model: ir.Model, known_us: Mapping[str, float], names: Collection[str]
 ) -> dict[str, float]:
     """Microseconds of fused nodes by name, as they would have been when the others were measured; empty
-    where those are not from this machine, or the model cannot be run.
+    where those are not from this machine's CPU, or the model cannot be run.
 
     Args:
         model: with the fused nodes.
@@ -30,7 +30,8 @@ def measured_us(
     from planner.runtime.options import Opening, default_threads
     from planner.runtime.profiled import may_copy
 
-    if not prepared.cost_source.startswith(MEASURED) or not may_copy(model, prepared.loaded):
+    is_here = prepared.target.name == CPU.name and prepared.cost_source.startswith(MEASURED)
+    if not is_here or not may_copy(model, prepared.loaded):
         return {}
     request, loaded = prepared.request, prepared.loaded
     opening = Opening(level="disabled", threads=default_threads())

@@ -9,6 +9,7 @@ from typing import Any
 from planner.cost.model import fused_us
 from planner.errors import ModelError, UsageError
 from planner.exactness import least_exact
+from planner.fuse.operators import DEVICES
 from planner.fuse.rewrite import Fused, Members, with_fusion
 from planner.fusing import FuseMode
 from planner.graph.model import Operation, TrainingGraph
@@ -23,7 +24,7 @@ from planner.pipeline.prepare.timelines import workspace_of
 from planner.pipeline.solve.planned import Planned
 from planner.plan.planfile import Plan
 from planner.request import Levers
-from planner.targets import CPU
+from planner.targets import CPU, Target
 from planner.units import format_bytes
 
 
@@ -94,10 +95,17 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
     Raises:
         UsageError: the target has no kernel for what is fused.
     """
-    if prepared.target.name != CPU.name:
-        raise UsageError(f"--fuse {mode} is for the CPU alone, not for {prepared.target.title}")
+    target = prepared.target
+    if target.name not in DEVICES:
+        raise UsageError(f"--fuse {mode} is for the CPU and for CUDA, not for {target.title}")
     before = prepared.graph
-    made = with_fusion(prepared.model, before, prepared.order, only_exact=mode == "exact")
+    made = with_fusion(
+        prepared.model,
+        before,
+        prepared.order,
+        only_exact=mode == "exact",
+        device=target.name,
+    )
     if made is None:
         return None
     barred = {op.name for op in before.operations if op.barred is not None}
@@ -105,14 +113,16 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
         name: next((op for op in group.operations if op in barred), group.operations[0])
         for name, group in made.members.items()
     }
-    graph = as_before(typed_graph(made.model, prepared.types), before, like_node=like)
+    graph = typed_graph(made.model, prepared.types, placement=prepared.placement)
+    graph = as_before(graph, before, like_node=like)
     ids = {op.name: op.id for op in graph.operations}
+    note = f"{_note(graph, before, made.members)}; {_remark(target)}"
     return replace(
         prepared,
         model=made.model,
-        graph=replace(graph, assumptions=(*before.assumptions, _note(graph, before, made.members))),
+        graph=replace(graph, assumptions=(*before.assumptions, note)),
         order=tuple(ids[name] for name in made.order),
-        workspace_bytes=workspace_of(graph, prepared.target),
+        workspace_bytes=workspace_of(graph, target),
         duration_us=_durations_us(prepared, graph, made, measure=measure),
         numbers=prepared.numbers if mode == "exact" else least_exact(prepared.numbers, "rounding"),
         fuse=mode,
@@ -160,5 +170,15 @@ def _note(graph: TrainingGraph, before: TrainingGraph, members: Mapping[str, Mem
     return (
         f"{count:,} operations run as {len(members):,} nodes of planner.fused, for which sessions load "
         f"planner's native library: {format_bytes(moved(graph))} are read and written in a step, of "
-        f"{format_bytes(moved(before))}; blocks of their values take some 100 KiB for each thread besides"
+        f"{format_bytes(moved(before))}"
+    )
+
+
+def _remark(target: Target) -> str:
+    """What else is to be known of fused nodes on a target."""
+    if target.name == CPU.name:
+        return "blocks of their values take some 100 KiB for each thread besides"
+    return (
+        f"on {target.title} their kernels are compiled by NVRTC in a session's first run, and no card "
+        "has run any yet: verify the file there"
     )

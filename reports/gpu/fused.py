@@ -1,0 +1,165 @@
+"""Fused operations: their bits beside those of ONNX Runtime's kernels on a device, and what they save."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx import helper
+
+from planner.fuse.operators import OPERATORS
+from planner.fuse.rewrite import with_fusion
+from planner.graph.schedule import default_order
+from reports.gpu.basics import Found, least_ms
+from reports.gpu.graphs import Where, node_events
+from tests.fuse.graphs import Array, same_bits
+from tests.fuse.test_operators import CASES, both
+from tests.graphs import graph_of
+
+_NEAR = 1e-5
+
+
+def rows(where: Where) -> Found:
+    """Each operator beside its program, special values included: the bits, or how far off it is."""
+    found: Found = {"same": [], "different": [], "gaps": {}, "without_kernel": []}
+
+    def run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+        return _session(where, model).run(None, dict(feeds))
+
+    for name, dtype in CASES:
+        if name in ("Cast", "Pow"):
+            continue  # which have attributes and constants: `step` has them
+        title = f"{name} {dtype}"
+        try:
+            wanted, made = both(name, dtype, run=run, device=where.device)
+        except Exception as error:
+            if "fallback" not in str(error):
+                raise
+            found["without_kernel"].append(title)
+            continue
+        if where.device in OPERATORS[name].exact:
+            found["same" if same_bits(wanted, made) else "different"].append(title)
+        else:
+            found["gaps"][title] = _gap(made, wanted)
+    near = all(gap < _NEAR for gap in found["gaps"].values())
+    return {**found, "holds": bool(found["same"]) and not found["different"] and near}
+
+
+def _gap(one: Array, other: Array) -> float:
+    """The largest difference, of what is there and the typical element; infinite where NaNs differ."""
+    if not np.array_equal(np.isnan(one), np.isnan(other)):
+        return float("inf")
+    with np.errstate(invalid="ignore"):
+        apart = np.where(one == other, 0, np.abs(one.astype(np.float64) - other))
+    finite = np.abs(other[np.isfinite(other)])
+    return float(np.nanmax(apart / (np.abs(other) + np.median(finite))))
+
+
+def _session(where: Where, model: onnx.ModelProto) -> ort.InferenceSession:
+    """A session that leaves nothing to the CPU where the device is a GPU."""
+    entries = {"session.disable_cpu_ep_fallback": "1"} if where.cuda else {}
+    return where.session(model, 0, entries=entries)
+
+
+def step(where: Where) -> Found:
+    """A product, a layer normalization and an activation: as they are, and fused in both ways."""
+    proto = _layer(where.side)
+    draw = np.random.default_rng(0)
+    feeds = {
+        name: np.float32(draw.standard_normal(shape))
+        for name, shape in (("x", [where.side] * 2), ("w", [where.side] * 2), ("b", [where.side]))
+    }
+    models = {"as it is": proto, "exact": _fused(where, proto, "exact")}
+    models["auto"] = _fused(where, proto, "auto")
+    found: Found = {"launches": {}, "elsewhere": []}
+    again: list[Array] = []
+    results: dict[str, list[Array]] = {}
+    sessions: dict[str, ort.InferenceSession] = {}
+    there = "CUDAExecutionProvider" if where.cuda else "CPUExecutionProvider"
+    with tempfile.TemporaryDirectory() as folder:
+        for way, model in models.items():
+            kept = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "p")}
+            profiled = where.session(model, 0, **kept)
+            results[way] = profiled.run(None, feeds)
+            again = profiled.run(None, feeds) if way == "as it is" else again
+            ran = node_events(profiled)
+            found["launches"][way] = len({name for name, _ in ran})
+            found["elsewhere"] += [name for name, facts in ran if facts["provider"] != there]
+            sessions[way] = where.session(model, 0)
+    wanted = results["as it is"]
+    found["steady"] = all(map(same_bits, again, wanted))
+    found["same_bits"] = all(map(same_bits, results["exact"], wanted))
+    found["gap"] = max(map(_gap, results["auto"], wanted))
+    ms = least_ms({w: _bound(where, s, feeds) for w, s in sessions.items()}, where.many(30, 2))
+    found |= {"ms": ms, "ratio": {way: ms[way] / ms["as it is"] for way in ("exact", "auto")}}
+    few = found["launches"]["auto"] < found["launches"]["exact"] < found["launches"]["as it is"]
+    is_exact = found["same_bits"] or not found["steady"]
+    holds = is_exact and found["gap"] < _NEAR and few and not found["elsewhere"]
+    return {**found, "holds": holds}
+
+
+def _bound(
+    where: Where, session: ort.InferenceSession, feeds: Mapping[str, Array]
+) -> Callable[[], Any]:
+    """A step whose inputs and outputs are on the device."""
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        value = ort.OrtValue.ortvalue_from_numpy(array, where.device, 0)
+        binding.bind_ortvalue_input(name, value)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, where.device, 0)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def _layer(side: int) -> onnx.ModelProto:
+    """A product, then element operations and means over rows, all of float32."""
+    lines = [
+        ("MatMul", "x w", "m"),
+        ("Add", "m b", "s"),
+        ("ReduceMean", "s last", "mean"),
+        ("Sub", "s mean", "d"),
+        ("Mul", "d d", "q"),
+        ("ReduceMean", "q last", "var"),
+        ("Add", "var tiny", "v"),
+        ("Sqrt", "v", "root"),
+        ("Div", "d root", "n"),
+        ("Relu", "n", "r"),
+        ("Abs", "n", "a"),
+        ("Greater", "r a", "g"),
+        ("Where", "g r a", "c"),
+        ("Max", "c n", "k"),
+        ("Tanh", "k", "t"),
+        ("Mul", "t n", "y"),
+    ]
+    nodes = [helper.make_node(kind, read.split(), [made], made) for kind, read, made in lines]
+    square = [side, side]
+    inputs = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", square), ("w", square), ("b", [side]))
+    ]
+    outputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, square) for n in ("y", "c")]
+    fixed = [
+        onnx.numpy_helper.from_array(np.array([-1], np.int64), "last"),
+        onnx.numpy_helper.from_array(np.array(1e-5, np.float32), "tiny"),
+    ]
+    graph = helper.make_graph(nodes, "layer", inputs, outputs, fixed)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def _fused(where: Where, proto: onnx.ModelProto, mode: str) -> onnx.ModelProto:
+    model, graph = graph_of(proto)
+    made = with_fusion(
+        model, graph, default_order(graph), only_exact=mode == "exact", device=where.device
+    )
+    assert made is not None
+    return ir.to_proto(made.model)
+
+
+CHECKS: dict[str, Callable[[Where], Found]] = {"fused rows": rows, "fused step": step}
+"""In the order in which they are asked."""
