@@ -2,8 +2,8 @@
 fake driver and compiler.
 
 Arguments: that library, and a folder with a file `cases`: pickled pairs of a program, or a model, and its
-feeds. It writes `results`: what each makes, or what the error says. With "threads" behind it, four threads
-run each session at once, too, and have the same bits.
+feeds. It writes `results`: what each makes, or what the error says. With "threads" behind it, four
+threads run each session at once, too, and have the same bits.
 """
 
 from __future__ import annotations
