@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from planner.graph.liveness import Timeline
 from planner.graph.model import TrainingGraph
@@ -459,7 +460,8 @@ class Verification:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
     """`planner optimize`: the plan, both models as analysed, and the verification; `budget_preview`
-    where a report was asked for."""
+    where a report was asked for; `kept` is the document that was made of it, which no replacement takes
+    over (`planner.report.document.outcome`)."""
 
     plan: Plan
     model_path: Path
@@ -471,6 +473,7 @@ class OptimizeResult:
     plan_path: Path | None = None
     report_path: Path | None = None
     trace_path: Path | None = None
+    kept: Any = field(default=None, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

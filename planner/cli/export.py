@@ -16,7 +16,7 @@ from planner.cli.forward import export_forward, summary_of
 from planner.cli.outputs import check_outputs
 from planner.errors import UsageError
 from planner.report.plain import nearby
-from planner.request.asking import HUB
+from planner.request.asking import configuration_of
 
 if TYPE_CHECKING:
     from planner.export.training import ExportedGraph
@@ -199,7 +199,7 @@ def export(
     """
     if not step.endswith(".onnx"):
         _refuse(wanted, _ONLY_FORWARD, _FORWARD)
-        if asked["dims"] and not step.startswith(HUB):
+        if asked["dims"] and configuration_of(step) is None:
             raise UsageError(f"--dim and --shape are for hf:CONFIG, or {_FORWARD}")
         _export_step(step, wanted, asked["dims"] or {}, force=force, json=json)
         return
@@ -263,8 +263,8 @@ def _traced(
     from planner.export.training import export_training_graph, half_type
 
     report(f"importing {step}")
-    config = step.removeprefix(HUB)
-    arguments = load_step(step) if config == step else configured_step(config, dims)
+    config = configuration_of(step)
+    arguments = load_step(step) if config is None else configured_step(config, dims)
     dynamic_batch = arguments.pop("dynamic_batch", False)
     optimizer = wanted.optimizer
     if optimizer is not None and arguments.setdefault("optimizer", optimizer) is not optimizer:

@@ -18,7 +18,7 @@ from planner.cli.console import Progress, emit, note, progress, verbosity
 from planner.cli.outputs import check_input
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.request import shipped_hardware
-from planner.request.asking import HUB, TARGET
+from planner.request.asking import TARGET, configuration_of
 
 _OPTIMIZER = "adamw"
 
@@ -59,7 +59,7 @@ def fit(
       planner fit model.onnx --hardware mine.toml --dim batch=8:64:8 --json
     """
     names = [name.strip() for text in hardware for name in text.split(",")]
-    if not str(model).startswith(HUB):
+    if configuration_of(model) is None:
         check_input(model, what="model")
 
     from planner import api_devices
@@ -103,8 +103,8 @@ class _Graph:
 @contextmanager
 def _graph_of(model: Path, asked: o.Said, report: Progress) -> Iterator[_Graph]:
     """The model itself, or the graph of a configuration in a folder that goes afterwards."""
-    source = str(model)
-    if not source.startswith(HUB):
+    source, config = str(model), configuration_of(model)
+    if config is None:
         yield _Graph(path=model, called=model, options=asked.typed)
         return
     from planner.export.torch_extra import require_torch
@@ -116,15 +116,13 @@ def _graph_of(model: Path, asked: o.Said, report: Progress) -> Iterator[_Graph]:
     dims = dict(asked["dims"] or {})
     batch, seq = dims.pop(BATCH, [1]), dims.pop(SEQ, None)
     if seq is not None and len(seq) != 1:
-        raise UsageError(
-            f"--dim {SEQ} has one size in a graph of {HUB}CONFIG; the batch has several"
-        )
+        raise UsageError(f"--dim {SEQ} has one size in a graph of hf:CONFIG; the batch has several")
     if report:
         report(f"tracing {source}")
     fixed = {name: sizes[0] for name, sizes in dims.items() if sizes} | (
         {SEQ: seq[0]} if seq else {}
     )
-    step = configured_step(source.removeprefix(HUB), fixed)
+    step = configured_step(config, fixed)
     called = Path(f"{name_of(source)}.onnx")
     words = ["planner", "export", source, "-o", str(called), "--optimizer", _OPTIMIZER]
     words += ["--dim", f"{SEQ}={seq[0]}"] if seq else []

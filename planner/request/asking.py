@@ -159,12 +159,18 @@ HUB = "hf:"
 """Before a configuration of transformers, in place of a model."""
 
 
+def configuration_of(model: FileName) -> str | None:
+    """Take the configuration out of `hf:CONFIG`; None for a file."""
+    text = str(model)
+    return text.removeprefix(HUB) if text.startswith(HUB) else None
+
+
 def is_file(what: str) -> Callable[[FileName], None]:
     """A check that a path is that of a regular file, which is called `what`."""
 
     def check(path: FileName) -> None:
         if why := why_not_a_file(Path(path)):
-            if str(path).startswith(HUB):
+            if configuration_of(path) is not None:
                 why = f"is a configuration: planner export {path} -o model.onnx makes its graph"
             raise UsageError(f"{what} {path} {why}")
 

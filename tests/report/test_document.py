@@ -11,7 +11,7 @@ import pytest
 from planner.files.structuring import json_text
 from planner.plan.planfile import Arena
 from planner.report.document.analysis import analyze_document
-from planner.report.document.outcome import OptimizeDocument, optimize_document
+from planner.report.document.outcome import OptimizeDocument, optimize_document, with_preview
 from planner.report.document.verification import verify_document
 from planner.report.document.views import view_document
 from planner.report.session_code import script_line, session_code
@@ -51,6 +51,19 @@ def test_a_document_that_is_read_again_is_the_same(verified):
     text = json_text(document)
     assert text.isascii()
     assert msgspec.json.decode(text, type=OptimizeDocument) == document
+
+
+def test_a_document_is_made_once_and_no_replacement_of_the_result_takes_it_over():
+    result = examples.optimize_result()
+    document = optimize_document(result)
+    assert optimize_document(result) is document
+    unverified = optimize_document(dataclasses.replace(result, verification=None))
+    assert unverified.verification is None and document.verification is not None
+    alone = dataclasses.replace(result, budget_preview=None)
+    later = dataclasses.replace(alone, budget_preview=result.budget_preview)
+    document = with_preview(optimize_document(alone), later)
+    assert optimize_document(later) is document
+    assert document == optimize_document(dataclasses.replace(later))  # as if it were made at once
 
 
 def test_what_json_cannot_hold_is_text():

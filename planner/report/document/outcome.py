@@ -149,7 +149,16 @@ class OptimizeDocument(Document, kw_only=True, frozen=True):
 
 
 def optimize_document(result: OptimizeResult) -> OptimizeDocument:
-    """Make the document of `planner optimize`."""
+    """Make the document of `planner optimize`, once for each result."""
+    return result.kept or _keep(result, _document(result))
+
+
+def _keep(result: OptimizeResult, document: OptimizeDocument) -> OptimizeDocument:
+    object.__setattr__(result, "kept", document)
+    return document
+
+
+def _document(result: OptimizeResult) -> OptimizeDocument:
     plan, verification = result.plan, result.verification
     checks = verification_figures(verification) if verification else None
     head = headline(result, checks)
@@ -191,7 +200,8 @@ def with_preview(document: OptimizeDocument, result: OptimizeResult) -> Optimize
     """Add what a result has got since the document was made: a preview of other budgets."""
     preview = preview_document(result.budget_preview)
     steps = tuple(next_steps(result, preview))
-    return msgspec.structs.replace(document, budget_preview=preview, next_steps=steps)
+    found = msgspec.structs.replace(document, budget_preview=preview, next_steps=steps)
+    return _keep(result, found)
 
 
 def _session_code(result: OptimizeResult) -> str:
