@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.runtime.probe import Array, Case
+from reports.ort_probe import Array, Case
 
 ROWS, COLUMNS = 128, 192
 _RANDOM = np.random.default_rng(0)

@@ -34,13 +34,13 @@ from planner.runtime.memory.arena import (
     reserved_bytes,
     simulate,
 )
-from planner.runtime.memory.least_arena import least_arenas
 from planner.runtime.optimizers.normalize import normalize
 from planner.runtime.options import Opening, session_options, use_registered_arena
-from planner.runtime.probe import Case, Measured, measure
 from planner.runtime.profile import NodeEvent, create_session, profile, read_profile, run_session
 from planner.units import format_bytes
+from reports.least_arena import least_arenas
 from reports.ort_cases import cases, floats
+from reports.ort_probe import Case, Measured, measure
 from tests.runtime.support import random_model
 
 HERE = Path(__file__).resolve().parent

@@ -123,12 +123,6 @@ def _umask() -> int:
     return mask
 
 
-def save_model(model: ir.Model, path: Path) -> None:
-    """`write_model`, atomically."""
-    with atomic_write(path) as temporary:
-        write_model(model, temporary)
-
-
 def write_model(model: ir.Model, path: Path) -> None:
     """Write `model`; external data stays where it is, by reference.
 

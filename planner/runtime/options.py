@@ -44,31 +44,6 @@ _LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 
-_RECOMMENDED_CPU = """\
-import onnxruntime as ort
-
-arena = ort.OrtArenaCfg({"arena_extend_strategy": 1})  # kSameAsRequested
-info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-ort.create_and_register_allocator(info, arena)  # once per process, before the session
-
-options = ort.SessionOptions()
-options.enable_mem_pattern = False
-options.enable_mem_reuse = False
-options.add_session_config_entry("session.use_env_allocators", "1")
-session = ort.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
-"""
-
-_RECOMMENDED_CUDA = """\
-import onnxruntime as ort
-
-options = ort.SessionOptions()
-options.enable_mem_pattern = False
-options.enable_mem_reuse = False
-cuda = {"arena_extend_strategy": "kSameAsRequested"}
-providers = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
-session = ort.InferenceSession("model.onnx", options, providers=providers)
-"""
-
 
 def default_threads() -> int:
     """Intra-operator threads that models are run with: the machine's cores, 8 at most."""
@@ -248,8 +223,3 @@ def cap_arena(
         CUDA.provider, info, {"device_id": "0"}, ort.OrtArenaCfg(config)
     )
     options.add_session_config_entry("session.use_env_allocators", "1")
-
-
-def recommended_code(device: str = "cpu") -> str:
-    """The Python lines that make a session with the recommended options."""
-    return _RECOMMENDED_CUDA if device == "cuda" else _RECOMMENDED_CPU

@@ -21,8 +21,8 @@ from planner.graph.build import build_graph
 from planner.onnxio.load import ValueType, inferred_types
 from planner.runtime.memory.workspace import workspace
 from planner.runtime.options import session_options
-from planner.runtime.probe import Array, Case, measure_under_caps, single_model
 from planner.runtime.profile import create_session, run_session
+from reports.ort_probe import Array, Case, measure_under_caps, single_model
 from reports.training.cases import cases
 
 ROUNDING = 256

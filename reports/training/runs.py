@@ -22,7 +22,7 @@ from planner import api
 from planner.graph.liveness import timeline
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.memory.least_arena import least_arenas
+from reports.least_arena import least_arenas
 
 SCRIPT = Path(__file__).parents[2] / "models" / "scripts" / "train_artifacts.py"
 TASKS = {"mlp": ("digits", 512), "resnet18": ("images", 32), "encoder": ("next", 16)}

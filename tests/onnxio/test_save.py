@@ -15,7 +15,7 @@ from onnx import helper as h
 from planner.errors import UsageError
 from planner.files.writing import check_writable
 from planner.onnxio.load import load_model
-from planner.onnxio.save import atomic_write, save_model, written_together
+from planner.onnxio.save import atomic_write, write_model, written_together
 from tests.onnxio.test_load import external, info, save
 
 
@@ -33,6 +33,11 @@ def big(tmp_path):
     )
     (folder / "weights.bin").write_bytes(np.arange(6, dtype=np.float32).tobytes())
     return path
+
+
+def save_model(model: ir.Model, path) -> None:
+    with atomic_write(path) as temporary:
+        write_model(model, temporary)
 
 
 def weight_fields(path) -> dict[str, str]:

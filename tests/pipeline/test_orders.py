@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from planner.formulate import Room, formulate
+from planner.graph.host import GRANULARITY_BYTES
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.orders import GRANULARITY_BYTES, base_orders, formulate_in
+from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.request import Request
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from planner.errors import ModelError, UsageError
-from planner.runtime.options import Opening, recommended_code, session_options
+from planner.runtime.options import Opening, session_options
 from planner.runtime.profile import create_session, profile, read_profile
 from tests.runtime.support import constant, model_of, op, save, tensor
 
@@ -103,16 +101,3 @@ def test_an_unknown_option_is_refused() -> None:
         session_options(level="max")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="execution order"):
         session_options(order="random")  # type: ignore[arg-type]
-
-
-def test_the_recommended_code_makes_a_session_that_runs(chain: Path) -> None:
-    chain.rename(chain.with_name("model.onnx"))
-    code = recommended_code() + (
-        "import numpy as np\n"
-        f"print(session.run(None, {{'x': np.ones({SIZE}, np.float32)}})[0][0])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=chain.parent, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "-2.0"
-    compile(recommended_code("cuda"), "cuda", "exec")

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Literal
 
 from planner.formulate import Room, formulate
+from planner.graph.host import GRANULARITY_BYTES
 from planner.graph.model import OpId
 from planner.order.reorder import peak_of
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import settings_of
-from planner.pipeline.solve.orders import GRANULARITY_BYTES, base_orders
+from planner.pipeline.solve.orders import base_orders
 from planner.plan.problem import Problem
 
 Order = Literal["default", "best"]

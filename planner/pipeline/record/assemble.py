@@ -15,6 +15,7 @@ from planner.errors import ModelError
 from planner.files.reading import shown
 from planner.files.structuring import Source, fields_of, read_json, structured
 from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_paging
+from planner.graph.host import GRANULARITY_BYTES
 from planner.graph.liveness import Timeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.pipeline.levers.host_budget import host_memory_of
@@ -25,7 +26,7 @@ from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
 from planner.pipeline.record.rewritten_times import cache_us, pins_of
-from planner.pipeline.solve.orders import GRANULARITY_BYTES, least_possible_peak
+from planner.pipeline.solve.orders import least_possible_peak
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import is_assumed
 from planner.plan.candidate import Candidate

@@ -10,6 +10,7 @@ from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.formulate import NO_LIMIT, Formulation, has_slot
 from planner.graph.effects import SHARED_GENERATOR
+from planner.graph.host import GRANULARITY_BYTES
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
@@ -26,16 +27,11 @@ from planner.portfolio.min_peak import min_peak_of
 from planner.processes.sharing import share_out
 from planner.processes.workers import Beside
 
-GRANULARITY_BYTES = 256
-"""ONNX Runtime's arena rounds every buffer up to this (bfc_arena.h, `kMinAllocationSize`)."""
-
 OWN = "default"
 """Name of ONNX Runtime's own order, which nothing has to pin."""
 
 EARLY = frozenset({"Shape", "Size", TO_HOST})
 """What is run as soon as it can be: later, it would keep what it reads on the device."""
-
-"""Kernels without a seed of their own may draw from one generator."""
 
 _PIN_BYTES = 8
 """An integer: the result of an anchor, a dim in the shape of a barrier."""

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.processes.children import end_with_parent, run_child
+from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.options import NEXT_POWER_OF_TWO, session_options, use_registered_arena
 from planner.runtime.profile import create_session
 
-GRANULARITY_BYTES = 256
 _REFUSED = "smaller than requested bytes"
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -34,7 +34,7 @@ def least_arenas(
     models: Sequence[tuple[Path, Feeds]],
     *,
     most_bytes: int,
-    granularity_bytes: int = GRANULARITY_BYTES,
+    granularity_bytes: int = ROUNDING,
     level: str = "disabled",
     timeout_s: float = 600.0,
 ) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def least_arenas(
             )
         path = folder / "request.json"
         path.write_text(json.dumps(requests))
-        command = [sys.executable, "-m", "planner.runtime.memory.least_arena", str(path)]
+        command = [sys.executable, "-P", __file__, str(path)]
         done = run_child(command, timeout_s=timeout_s)
     if done.returncode:
         tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
