@@ -24,6 +24,7 @@ from planner.pipeline.solve.orders import (
     least_found_peak,
     least_possible_peak,
 )
+from planner.portfolio.race import Raced
 from planner.portfolio.table import POLICY
 from planner.report.document.fit import HOWS, How, LeastPeaks, WayRow
 from planner.request import Request
@@ -70,6 +71,7 @@ class Finder:
     _fed: dict[tuple[int, str], float] = field(default_factory=dict)
     _orders: dict[tuple[int, tuple[str, ...]], tuple[BaseOrder, ...]] = field(default_factory=dict)
     _found: dict[tuple[int, str, How], Found] = field(default_factory=dict)
+    _raced: dict[tuple[int, str, How, int], dict[int, Raced | None]] = field(default_factory=dict)
 
     def prepared(self, size: int) -> Prepared:
         """The model at one size of the dim, with the times of the first device."""
@@ -190,14 +192,18 @@ class Finder:
         return limit_s * ((1 - ANSWERING.last_share) if self.dim else 1.0) / self.searches
 
     def _solved(self, device: Device, how: How, size: int, share_s: float) -> Frontier:
-        """The quickest plan that fits, of any way to have what outlives a step."""
+        """The quickest plan that fits, of any way to have what outlives a step: found in a search that
+        begins from what an earlier one found there."""
         solved: list[Frontier] = []
-        for prepared in (ways := self._ways_of(device, how, size)):
+        for number, prepared in enumerate(ways := self._ways_of(device, how, size)):
             settings = settings_of(prepared, budget_bytes=device.budget_bytes)
             way = way_of(prepared, settings, orders=self._orders_of(prepared, size))
-            limit_s = max(ANSWERING.device_s, share_s / len(ways))
-            way.search.at(device.budget_bytes, time_limit_s=limit_s)
-            solved.append(way.frontier())
+            known = self._raced.setdefault((size, device.name, how, number), {})
+            search = replace(way.search, found=known)
+            search.at(
+                device.budget_bytes, time_limit_s=max(ANSWERING.device_s, share_s / len(ways))
+            )
+            solved.append(replace(way, search=search).frontier())
         return merged(solved)
 
     def _orders_of(self, way: Prepared, size: int) -> tuple[BaseOrder, ...]:
