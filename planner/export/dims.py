@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import sympy
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from planner.errors import UsageError
 from planner.export.errors import ExportError
@@ -120,3 +123,51 @@ def named(dims: Sequence[int | torch.SymInt], names: Mapping[str, str]) -> list[
         else re.sub(r"\w+", lambda found: names.get(found[0], found[0]), str(dim.node.expr))
         for dim in dims
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """What a trace takes for granted of open dimensions, and sizes, by name, for which it is not so."""
+
+    condition: str
+    sizes: Mapping[str, int]
+
+
+def borders_of(
+    shapes: ShapeEnv, dims: OpenDims, at: Mapping[str, Sequence[int | torch.SymInt]]
+) -> tuple[Border, ...]:
+    """Conditions that the module's Python, or an operator, has asked of the sizes, and that others than
+    the example's do not meet. There is one of each condition, near the example's sizes.
+
+    Args:
+        at: shapes of the inputs, with the symbols of the trace.
+    """
+    names = names_of(dims, at)
+    hints = {
+        str(size.node.expr): int(size.node.hint)
+        for key, axes in dims.items()
+        for size in (at[key][axis] for axis in axes)
+        if isinstance(size, torch.SymInt)
+    }
+    found: dict[str, Border] = {}
+    for guard in shapes.guards:
+        symbols = {symbol for symbol in guard.expr.free_symbols if str(symbol) in names}
+        if not symbols or len(symbols) < len(guard.expr.free_symbols):
+            continue
+        given = {symbol: hints[str(symbol)] for symbol in symbols}
+        others = (
+            given | {symbol: size}
+            for symbol in sorted(symbols, key=str)
+            for size in _sizes_near(given[symbol])
+        )
+        sizes = next((s for s in others if guard.expr.subs([*s.items()]) == sympy.false), None)
+        if sizes is not None:
+            text = re.sub(r"\w+", lambda found: names.get(found[0], found[0]), str(guard.expr))
+            found[text] = Border(text, {names[str(s)]: size for s, size in sizes.items()})
+    return tuple(found.values())
+
+
+def _sizes_near(size: int) -> list[int]:
+    """Sizes of at least 2, the nearest first, and some that are further off."""
+    near = sorted(range(2, 2 * size + 8), key=lambda other: abs(other - size))
+    return [*near[:200], *(size * 2**power for power in range(1, 12))]

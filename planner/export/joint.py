@@ -33,7 +33,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from planner.export.autocast import on_cpu
 from planner.export.checkpointing import called_plainly
 from planner.export.decompose import decompositions
-from planner.export.dims import OpenDims, bind_equal, names_of
+from planner.export.dims import Border, OpenDims, bind_equal, borders_of, names_of
 from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
@@ -75,6 +75,8 @@ class JointGraph:
     """The line of source where the forward pass first calls each operator."""
     open: OpenDims
     """Dimensions of the inputs that are to stay open."""
+    borders: tuple[Border, ...] = ()
+    """What the trace took for granted of these dimensions."""
     reads: tuple[Read, ...] = ()
     """Values of the example inputs that the graph takes for granted."""
 
@@ -173,7 +175,14 @@ def _trace_exported(
         found = _trace(Functional(exported), step.module, inputs, dims)
     except DataDependentControlFlow:
         return None
-    return replace(found, first_use=lines_of(program))
+    given = program.graph_signature.user_inputs
+    at = {n.name: n.meta["val"] for n in program.graph.nodes if n.name in given}
+    fakes = {key: at[str(name)] for key, name in zip(inputs, given, strict=True)}
+    borders = [
+        borders_of(fake.fake_mode.shape_env, dims, {key: fake.shape for key, fake in fakes.items()})
+        for fake in (list(fakes.values())[:1] if dims else ())
+    ]
+    return replace(found, first_use=lines_of(program), borders=(*found.borders, *sum(borders, ())))
 
 
 def _reads(step: TrainingStep, inputs: Mapping[str, Tensor]) -> tuple[Read, ...]:
@@ -248,10 +257,12 @@ def _joint(
         raise TracerFailure(
             line_of_user(traceback.extract_tb(error.__traceback__)), error
         ) from error
-    names_of(dims, {key: fake.shape for key, fake in fakes.items()}, shapes.fixed_at)
+    at = {key: fake.shape for key, fake in fakes.items()}
+    names_of(dims, at, shapes.fixed_at)
     assert isinstance(traced, fx.GraphModule)
     traced.graph.eliminate_dead_code()
-    return _read_signature(traced, signature, flat.original, list(inputs), flow, dims)
+    found = _read_signature(traced, signature, flat.original, list(inputs), flow, dims)
+    return replace(found, borders=borders_of(shapes, dims, at))
 
 
 def _exported(

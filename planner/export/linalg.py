@@ -45,11 +45,17 @@ def _mirrored(a: Tensor) -> Tensor:
     return a.transpose(-1, -2)
 
 
-class _Eliminated(Function):
+class _Spelled(Function):
+    """A function with a gradient of its own, which `torch.func.vmap` gets through as well."""
+
+    generate_vmap_rule = True
+
+
+class _Eliminated(_Spelled):
     """[..., n, n] -> (inverse, pivots [..., n], sign of the order of the rows [...])."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Gauss and Jordan, the row with the largest number first."""
         n = a.shape[-1]
         rows = torch.arange(n)
@@ -73,26 +79,26 @@ class _Eliminated(Function):
         behind = torch.ones(n, n, dtype=torch.bool).triu(1)
         swaps = ((order.unsqueeze(-1) > order.unsqueeze(-2)) & behind).to(torch.int64).sum((-1, -2))
         sign = (1 - 2 * (swaps % 2)).to(a.dtype)
-        ctx.save_for_backward(inverse)
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(sign)
         return inverse, torch.stack(pivots, -1), sign
 
     @staticmethod
-    def backward(ctx: Any, d_inverse: Tensor | None, *_: Any) -> Tensor | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output[0])
+        ctx.mark_non_differentiable(output[2])
+
+    @staticmethod
+    def backward(ctx: Any, d_inverse: Tensor, *_: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Of the inverse alone: the pivots are used through `_Determinant`."""
         (inverse,) = ctx.saved_tensors
-        if d_inverse is None:
-            return None
         turned = _mirrored(inverse)
         return -(turned @ d_inverse @ turned)
 
 
-class _Cholesky(Function):
+class _Cholesky(_Spelled):
     """[..., n, n], symmetric and positive -> (lower factor, its inverse)."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(a: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         n = a.shape[-1]
         rows = torch.arange(n)
         rest, columns = a, []
@@ -102,9 +108,11 @@ class _Cholesky(Function):
             if k + 1 < n:
                 rest = rest - column.unsqueeze(-1) * column.unsqueeze(-2)
         lower = torch.stack(columns, -1)
-        inverse = _triangle_inverse(lower)
-        ctx.save_for_backward(lower, inverse)
-        return lower, inverse
+        return lower, _triangle_inverse(lower)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*output)
 
     @staticmethod
     def backward(ctx: Any, d_lower: Tensor, d_inverse: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -128,14 +136,16 @@ def _triangle_inverse(lower: Tensor) -> Tensor:
     return found
 
 
-class _Triangle(Function):
+class _Triangle(_Spelled):
     """The inverse of a lower triangle."""
 
     @staticmethod
-    def forward(ctx: Any, lower: Tensor) -> Tensor:
-        inverse = _triangle_inverse(lower)
-        ctx.save_for_backward(inverse)
-        return inverse
+    def forward(lower: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _triangle_inverse(lower)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
 
     @staticmethod
     def backward(ctx: Any, d_inverse: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -143,45 +153,55 @@ class _Triangle(Function):
         return -(turned @ d_inverse @ turned).tril()
 
 
-class _Solved(Function):
-    """The solution of `lower @ mirrored(lower) @ x = b`. What is above the triangle does not count; its
-    gradient is PyTorch's, which is not 0."""
+class _Solved(_Spelled):
+    """(The solution, the inverse of `lower`) of `lower @ mirrored(lower) @ x = b`. What is above the
+    triangle does not count; its gradient is PyTorch's, which is not 0."""
 
     @staticmethod
-    def forward(ctx: Any, b: Tensor, lower: Tensor) -> Tensor:
+    def forward(b: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         inverse = _triangle_inverse(lower.tril())
-        found = _mirrored(inverse) @ (inverse @ b)
-        ctx.save_for_backward(lower, inverse, found)
-        return found
+        return _mirrored(inverse) @ (inverse @ b), inverse
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        found, inverse = output
+        ctx.save_for_backward(inputs[1], inverse, found)
+        ctx.mark_non_differentiable(inverse)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor, *_: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         lower, inverse, found = ctx.saved_tensors
         db = _mirrored(inverse) @ (inverse @ d)
         shared = db @ _mirrored(found)
         return db, -(shared + _mirrored(shared)) @ lower
 
 
-class _Logarithm(Function):
+class _Logarithm(_Spelled):
     """(log |det a|, from a and what is known of it); its gradient is the inverse, turned."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, inverse: Tensor, pivots: Tensor) -> Tensor:
-        del a
-        ctx.save_for_backward(inverse)
+    def forward(a: Tensor, inverse: Tensor, pivots: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        del a, inverse
         return pivots.abs().log().sum(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return d[..., None, None] * _mirrored(ctx.saved_tensors[0]), None, None
 
 
-class _Determinant(Function):
+class _Determinant(_Spelled):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, inverse: Tensor, value: Tensor) -> Tensor:
-        del a
-        ctx.save_for_backward(inverse, value)
+    def forward(a: Tensor, inverse: Tensor, value: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        del a, inverse
         return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -270,7 +290,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     lead = torch.broadcast_shapes(B.shape[:-2], L.shape[:-2])
     lower = _mirrored(L) if upper else L
     given = (B.expand(*lead, *B.shape[-2:]), lower.expand(*lead, *lower.shape[-2:]))
-    return _Solved.apply(*given)  # pyright: ignore[reportReturnType]
+    return _Solved.apply(*given)[0]  # pyright: ignore[reportIndexIssue, reportReturnType, reportOptionalSubscript]
 
 
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:

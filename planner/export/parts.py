@@ -276,17 +276,14 @@ def _resized(mode: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     return forward, backward
 
 
-def _cropped(pad: Callable[..., Tensor]) -> Callable[..., Any]:
-    def padded(x: Tensor, widths: list[int]) -> Any:
-        """Cut off where a width is negative, which ONNX Runtime does not do beside a mode."""
-        if min(widths) >= 0:
-            return NotImplemented
-        for back in range(len(widths) // 2):
-            before, after = (max(0, -width) for width in widths[2 * back : 2 * back + 2])
-            x = x.narrow(-1 - back, before, x.shape[-1 - back] - before - after)
-        return pad(x, [max(0, width) for width in widths]) if max(widths) > 0 else x.clone()
-
-    return padded
+def replication_pad(x: Tensor, widths: list[int]) -> Any:
+    """By the places of the elements where a width is negative, which ONNX Runtime does not do."""
+    if min(widths) >= 0:
+        return NotImplemented
+    for back in range(len(widths) // 2):
+        (before, after), size = widths[2 * back : 2 * back + 2], int(x.shape[-1 - back])
+        x = x.index_select(-1 - back, torch.arange(-before, size + after).clamp(0, size - 1))
+    return x
 
 
 # -- by operator --------------------------------------------------------------------------------
@@ -399,11 +396,14 @@ PARTS: dict[Any, Callable[..., Any]] = {
     aten.std_mean.correction: std_mean,
     aten.special_erfcx.default: erfcx,
     aten.special_log_ndtr.default: log_ndtr,
-    **{
-        pad: _cropped(pad)
-        for kind in ("reflection", "replication")
-        for pad in (getattr(aten, f"{kind}_pad{axes}d").default for axes in (1, 2, 3))
-    },
+    **dict.fromkeys(
+        (
+            aten.replication_pad1d.default,
+            aten.replication_pad2d.default,
+            aten.replication_pad3d.default,
+        ),
+        replication_pad,
+    ),
     **dict.fromkeys(
         (aten.ceil.default, aten.floor.default, aten.round.default, aten.trunc.default), whole
     ),

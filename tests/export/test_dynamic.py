@@ -232,3 +232,31 @@ def test_a_batch_beside_named_axes() -> None:
         export_training_graph(
             Square(), torch.ones(4, 4), torch.sum, dynamic_batch=True, dynamic={"x": {0: "batch"}}
         )
+
+
+class Chosen(nn.Module):
+    """Computes something else from some rows on."""
+
+    def __init__(self, most: int, *, refuses: bool = False) -> None:
+        super().__init__()
+        self.linear, self.most, self.refuses = nn.Linear(6, 3), most, refuses
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] <= self.most:
+            return self.linear(x).sum()
+        if self.refuses:
+            raise ValueError("too many rows")
+        return self.linear(x * 2).sum()
+
+
+@pytest.mark.parametrize("most", [3, 60])
+def test_a_choice_by_a_size_is_refused(most: int) -> None:
+    """On either side of the example's."""
+    with pytest.raises(ExportError, match=rf"at rows = .*, where .*{most}.* does not hold, the"):
+        export_training_graph(Chosen(most), torch.randn(8, 6), dynamic={"x": {0: "rows"}})
+
+
+def test_sizes_that_the_module_refuses_are_not_compared() -> None:
+    module = Chosen(60, refuses=True)
+    graph = export_training_graph(module, torch.randn(8, 6), dynamic={"x": {0: "rows"}})
+    assert not graph.unchecked

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import numpy as np
+import onnxruntime as ort
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,7 +20,7 @@ from planner.export.inputs import InputSpec
 from planner.export.linalg import LARGEST
 from planner.export.training import export_training_graph
 from tests.export.test_reach import SAMPLED, VOLUME, Sampled
-from tests.export.test_rules import FLOATS, IMAGES, Weighted, check
+from tests.export.test_rules import FLOATS, IMAGES, INDICES, Weighted, check, ramp
 
 SQUARES = InputSpec(shape=(2, 4, 4), dtype="float32", kind="normal")
 PLACES = torch.tensor([[0, 2, 1, 0, 1, 2]] * 4)
@@ -277,3 +279,60 @@ def test_what_is_not_supported_is_named(function: Callable[[Tensor], Tensor], na
     with pytest.raises((UnsupportedOperator, DataDependentControlFlow), match=named) as caught:
         export_training_graph(Calls(function), torch.randn(4, 6))
     assert "test_operators.py" in str(caught.value)
+
+
+def test_systems_of_each_row_by_vmap() -> None:
+    """Linear algebra within `torch.func.vmap`, whose gradients are the written ones."""
+
+    def solved(x: Tensor) -> Tensor:
+        a, b = positive(x), x[:, :2]
+        factor = torch.linalg.cholesky(a)
+        by_factor = torch.cholesky_solve(b, factor)
+        return torch.linalg.solve(a, b) + by_factor + torch.linalg.det(x) + torch.slogdet(a)[1]
+
+    check(Weighted(torch.func.vmap(solved), SQUARES.shape), SQUARES)
+
+
+def test_bags_with_weights_of_their_own() -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags, self.weights = (
+                nn.EmbeddingBag(5, 6, mode="sum"),
+                nn.Parameter(torch.randn(3, 8)),
+            )
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.bags(rows, per_sample_weights=self.weights)
+
+    check(Bags(), INDICES)
+
+
+def test_densities_check_their_arguments_outside() -> None:
+    def density(x: Tensor) -> Tensor:
+        normal = torch.distributions.Normal(x, x.exp())
+        return normal.log_prob(x.detach() * 2) + torch.distributions.Normal(0.0, 1.0).log_prob(x)
+
+    check(Weighted(density, FLOATS.shape), FLOATS)
+
+
+def test_counts_of_classes() -> None:
+    classes = torch.tensor([0, 2, 2, 1])
+    check(Weighted(lambda x: x * torch.bincount(classes + 0, minlength=6), FLOATS.shape), FLOATS)
+
+
+@pytest.mark.parametrize("rows", [4, 7])
+def test_diagonals_of_open_sizes(rows: int) -> None:
+    """A product of all pairs has as many rows as the batch."""
+    module = Weighted(lambda x: (x @ x.T).diagonal(1), (6,))
+    nn.init.normal_(module.weight)
+    graph = export_training_graph(module, torch.randn(4, 6), ramp, dynamic={"x": {0: "rows"}})
+    assert not graph.unchecked
+    session = ort.InferenceSession(graph.model.SerializeToString())
+    x = torch.randn(rows, 6)
+    loss = ramp(module(x))
+    (expected,) = torch.autograd.grad(loss, module.weight)
+    feeds = {"x": x.numpy(), "weight": module.weight.detach().numpy()}
+    found, slope = map(np.asarray, session.run(["loss", "weight_grad"], feeds))
+    np.testing.assert_allclose(found, loss.item(), 1e-5)
+    np.testing.assert_allclose(slope, expected.numpy(), 1e-4, 1e-5)

@@ -45,11 +45,19 @@ lowers("sum", "sum.dim_IntList")(_reduction("Sum"))
 lowers("mean", "mean.dim")(_reduction("Mean"))
 
 
+_NARROW = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16})
+"""Types of which ONNX Runtime has no extremes on every machine."""
+
+
 def _extreme(kind: str) -> Rule:
     def rule(low: Lowering, x: fx.Node, axes: Sequence[int] = (), keep: bool = False) -> Result:
         """NaN where an element is: ONNX Runtime's kernels lose it, a sum of what is small does not."""
-        rank, value = rank_of(x), low.value(x)
+        rank, value = rank_of(x), low.operand(x, low.dtype)  # its type may be narrower
         each = normalize(axes or range(rank), rank)
+        if low.dtype in _NARROW:
+            value = low.cast(value, low.dtype, torch.int32, "as_number")
+            largest = low.reduce(kind, value, each, keep=keep, tag="largest")
+            return low.cast(largest, torch.int32, low.dtype)
         found = low.reduce(kind, value, each, keep=keep, tag="found")
         if not low.dtype.is_floating_point or not each:
             return found

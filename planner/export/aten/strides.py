@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from planner.export.aten.registry import Lowering, Result, lowers, rank_of, shape_of
+from planner.export.aten.registry import Dim, Lowering, Result, lowers, rank_of, shape_of
 from planner.export.emit import Value
 
 
@@ -50,23 +50,30 @@ def as_strided_scatter(
 @lowers("diagonal", "diagonal_copy")
 def diagonal(low: Lowering, x: fx.Node, offset: int = 0, first: int = 0, second: int = 1) -> Result:
     """Picked by its places: a product with ones and zeros would spread what is not finite beside it."""
-    rank, shape = rank_of(x), shape_of(x)
-    first, second = first % rank, second % rank
-    others = [axis for axis in range(rank) if axis not in (first, second)]
-    wide = shape[second]
-    turned = low.transpose(low.value(x), [*others, first, second], "turned")
-    flat = low.reshape(turned, [*(shape[axis] for axis in others), shape[first] * wide], "flat")
+    shape, order = shape_of(x), _last(rank_of(x), first, second)
+    *lead, high, wide = (shape[axis] for axis in order)
+    turned = low.transpose(low.value(x), order, "turned")
+    flat = low.reshape(turned, [*lead, high * wide], "flat")
+    return low.op("Gather", flat, _steps(low, low.shape[-1], wide, offset), axis=len(lead))
+
+
+def _last(rank: int, first: int, second: int) -> list[int]:
+    """The axes, two of them behind the others."""
+    ends = [first % rank, second % rank]
+    return [axis for axis in range(rank) if axis not in ends] + ends
+
+
+def _steps(low: Lowering, count: Dim, wide: Dim, offset: int) -> Value:
+    """Where the elements of a diagonal lie in a flat plane whose rows are so wide."""
     start = offset if offset >= 0 else -offset * wide
-    if isinstance(low.shape[-1], int) and isinstance(wide, int):
-        places = low.builder.constant(int(start) + np.arange(low.shape[-1]) * (wide + 1))
-    else:
-        ends = [
-            low.op("Squeeze", low.extent(n), tag=t) for n, t in ((0, "0"), (low.shape[-1], "n"))
-        ]
-        count = low.op("Range", *ends, low.scalar(1, torch.int64), tag="count")
-        apart = low.op("Mul", count, low.extent(wide + 1), tag="apart")
-        places = low.op("Add", apart, low.extent(start), tag="places")
-    return low.op("Gather", flat, places, axis=rank - 2)
+    if isinstance(count, int) and isinstance(wide, int):
+        return low.builder.constant(int(start) + np.arange(count) * (wide + 1))
+    end = low.op("Squeeze", low.extent(count), tag="count")
+    zero, one = low.scalar(0, torch.int64), low.scalar(1, torch.int64)
+    apart = low.op(
+        "Mul", low.op("Range", zero, end, one, tag="at"), low.extent(wide + 1), tag="apart"
+    )
+    return low.op("Add", apart, low.extent(start), tag="places")
 
 
 @lowers("diagonal_scatter")
@@ -83,8 +90,14 @@ def diagonal_backward(
     low: Lowering, dy: fx.Node, sizes: Sequence[int], offset: int, first: int, second: int
 ) -> Result:
     """Zeros, with a diagonal."""
-    places = _diagonal(low, offset, first, second)
-    return _written(low, low.filled(0, "zeros", [math.prod(sizes)]), places, dy)
+    order = _last(len(sizes), first, second)
+    *lead, high, wide = (low.shape[axis] for axis in order)
+    places = _steps(low, shape_of(dy)[-1], wide, offset)
+    index = low.op("Expand", places, low.shape_value(shape_of(dy)), tag="index")
+    zeros = low.filled(0, "zeros", [*lead, high * wide])
+    flat = low.op("ScatterElements", zeros, index, low.value(dy), tag="flat", axis=len(lead))
+    plane = low.reshape(flat, [*lead, high, wide], "plane")
+    return low.transpose(plane, [order.index(axis) for axis in range(len(order))])
 
 
 @lowers("diag_embed")

@@ -26,7 +26,7 @@ from planner.export.checking.norms import apart, is_equal, is_near, norm
 from planner.export.checking.parameters import check_parameters
 from planner.export.checking.session import GraphSession
 from planner.export.checking.updates import EagerUpdate
-from planner.export.checking.values import Others, moved
+from planner.export.checking.values import Others, moved, resized
 from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
 from planner.export.joint import JointGraph
@@ -50,6 +50,11 @@ _LEAST = 1e-6
 
 _OF_ALL = 1e-5
 """By which a gradient may be off, by the norm of all gradients together."""
+
+_NOT_RUN = "ONNX Runtime does not run it here"
+
+_LARGER = 256
+"""By so many times inputs may be larger than the examples, where other sizes are compared."""
 
 _LONG_S = 2.0
 """A step that takes longer on one thread has operators that are worth several."""
@@ -173,6 +178,41 @@ class _Comparison:
                 if why := self._compared(number, state):
                     return why
             self._look_ahead(counted.grown(), state)
+        return self._beyond_borders(state)
+
+    def _beyond_borders(self, state: Arrays) -> str:
+        """Compare at sizes for which a condition of the trace does not hold; those that PyTorch refuses
+        say nothing. Why one was not compared, "" where all were.
+
+        Raises:
+            OtherStep: something else is computed there, or nothing.
+        """
+        examples = self.inputs
+        for number, border in enumerate(self.joint.borders, 2 * STEPS):
+            told = ", ".join(f"{name} = {size}" for name, size in border.sizes.items())
+            where = f"at {told}, where {border.condition} does not hold"
+            axes = self.joint.open
+            self.inputs = {
+                n: resized(t, axes.get(n, {}), border.sizes) for n, t in examples.items()
+            }
+            count = sum(t.numel() for t in self.inputs.values())
+            if count > _LARGER * sum(t.numel() for t in examples.values()):
+                return f"{where}, it would take long"
+            before = Kept(self.step, copied=True)
+            try:
+                why = self._compared(number, state)
+                if why.startswith(_NOT_RUN):
+                    raise OtherStep(None, why)
+                if why:
+                    before.put_back()
+            except OtherStep as error:
+                raise OtherStep(
+                    None,
+                    f"{where}, {error.what}: the module chooses by a size, and the graph has what it "
+                    "chose for the example's: choose with torch.where, or export a graph for each size",
+                ) from None
+            finally:
+                self.inputs = examples
         return ""
 
     def _look_ahead(self, grown: Sequence[Grown], state: Arrays) -> None:
@@ -228,7 +268,7 @@ class _Comparison:
             more = self.update.feeds(number) if self.update else {}
             ours = self.graph.run({**state, **more, **arrays, **draws})
         except Exception as error:
-            return f"ONNX Runtime does not run it here: {str(error).splitlines()[0]}"
+            return f"{_NOT_RUN}: {str(error).splitlines()[0]}"
         lost = self._lost(theirs, state)
         wrong = lost or self._wrong_numbers(ours, theirs) or self._wrong_state(ours, theirs)
         if wrong and (lost or not self._is_rounding(ours, theirs, before, inputs)):

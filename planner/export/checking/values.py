@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -102,6 +102,15 @@ def rounded(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
         return torch.where(real == real.round(), real, found)
 
     return _in_reals(tensor, change)
+
+
+def resized(tensor: Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> Tensor:
+    """An example with other sizes of some of its open axes: its rows again, from the first."""
+    for axis, name in axes.items():
+        if name in sizes:
+            places = torch.arange(sizes[name]) % tensor.shape[axis]
+            tensor = tensor.index_select(axis, places)
+    return tensor
 
 
 def _in_reals(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
