@@ -176,7 +176,10 @@ def test_on_cuda_what_runs_on_the_cpu_is_not_fused(tmp_path: Path):
     assert found is not None and fused_nodes(found) == 1
     left = {op.name for op in found.graph.operations if op.domain != "planner.fused"}
     assert {"n", "k"} <= left and not {"a", "z"} & left
-    assert sum(found.duration_us) < sum(prepared.duration_us)
+    # the bytes of one operation are moved in place of those of two, by one launch
+    (node,) = (op for op in found.graph.operations if op.domain == "planner.fused")
+    alone = next(op for op in prepared.graph.operations if op.name == "a")
+    assert found.duration_us[node.id] == pytest.approx(prepared.duration_us[alone.id])
 
 
 def test_exact_on_cuda_leaves_out_what_rounds_otherwise_there(tmp_path: Path):
