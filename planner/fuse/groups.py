@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from planner.fuse.operators import POWERS, TYPES, Row, row_of
+from planner.fuse.operators import POWERS, Row, row_of, types_on
 from planner.graph.effects import Effect
 from planner.graph.model import Operation, OpId, Role, Tensor, TensorId, TrainingGraph
 
@@ -84,6 +84,11 @@ class Ground:
     only_exact: bool
     device: str = "cpu"
 
+    @property
+    def types(self) -> frozenset[str]:
+        """Element types of values."""
+        return types_on(self.device, only_exact=self.only_exact)
+
     def row(self, op: Operation) -> Row | None:
         """The row of an operation that may be fused; None of any other."""
         row = row_of(op.op_type, op.domain)
@@ -100,12 +105,12 @@ class Ground:
         if op.effect is not Effect.PURE or op.role is not Role.ORIGINAL or op.on_cpu:
             return None
         tensors = [self.graph.tensors[t] for t in (*self.read(op), *op.outputs)]
-        if any(t.dtype not in TYPES or t.unsized or not math.prod(t.shape) for t in tensors):
+        if any(t.dtype not in self.types or t.unsized or not math.prod(t.shape) for t in tensors):
             return None
         if all(t in self.constants for t in self.read(op)):
             return None
         first = self.graph.tensors[op.inputs[1 if op.op_type == "Where" else 0]]
-        return row if first.dtype in row.types else None
+        return row if row.takes(first.dtype) else None
 
     def read(self, op: Operation) -> tuple[TensorId, ...]:
         """Inputs whose elements its steps read: not the axes of a reduction, nor an exponent."""

@@ -20,6 +20,8 @@ NUMBERS = FLOATS | {"int32", "int64"}
 BOOL = frozenset({"bool"})
 TYPES = NUMBERS | BOOL
 """Element types of a program's values, as `planner.graph.model.Tensor` names them."""
+HALVES = frozenset({"float16", "bfloat16"})
+"""Those that programs have on CUDA besides; none of their operations is called exact."""
 
 ON_CPU = frozenset({"cpu"})
 NOWHERE: frozenset[str] = frozenset()
@@ -73,6 +75,10 @@ class Row:
     reads_one: bool = False
     flops: int = 1
 
+    def takes(self, dtype: str) -> bool:
+        """Whether it is for values of a type; for halves, where it is for other floats."""
+        return dtype in self.types or (dtype in HALVES and bool(self.types & FLOATS))
+
 
 def _plain(operation: str) -> Emit:
     return lambda writer, values, _type, _attributes: writer.step(operation, *values)
@@ -93,7 +99,7 @@ def _folded(operation: str) -> Emit:
 def _cast(
     writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
 ) -> str:
-    return writer.step("cast", CASTS[int(str(attributes["to"]))], values[0])
+    return writer.step("cast", (CASTS | _HALF_CASTS)[int(str(attributes["to"]))], values[0])
 
 
 def _hard_sigmoid(
@@ -129,6 +135,7 @@ POWERS = (2.0, 3.0)
 
 CASTS = {1: "float", 11: "double", 6: "int32", 7: "int64", 9: "bool"}
 """Types by number (onnx.TensorProto.DataType)."""
+_HALF_CASTS = {10: "float16", 16: "bfloat16"}
 
 _T = 10
 """Flops of an exponential and its like, as `planner.cost.work` has it."""
@@ -172,6 +179,11 @@ OPERATORS: Mapping[str, Row] = {
     ),
     "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=NOWHERE, reduces=True, reads_one=True),
 }
+
+
+def types_on(device: str, *, only_exact: bool) -> frozenset[str]:
+    """Element types that programs may have on a device."""
+    return TYPES | HALVES if device == "cuda" and not only_exact else TYPES
 
 
 def is_swapped(row: Row, first: Sequence[int], second: Sequence[int]) -> bool:

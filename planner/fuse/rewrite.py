@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from planner.fuse.again import outputs_of, with_again
 from planner.fuse.groups import Ground, Group, groups_of
-from planner.fuse.operators import TYPES
+from planner.fuse.operators import types_on
 from planner.fuse.program import Program, outside, program_of
 from planner.graph.model import Operation, OpId, TensorId, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN, POINTWISE
@@ -62,7 +62,7 @@ def ground_of(
         tensor = values.get(name)
         if tensor is None or tensor.is_input or value.const_value is None:
             continue
-        if tensor.dtype in TYPES and math.prod(tensor.shape) == 1:
+        if tensor.dtype in types_on(device, only_exact=only_exact) and math.prod(tensor.shape) == 1:
             constants[tensor.id] = _text(value.const_value.numpy())
     axes: dict[OpId, int] = {}
     for op in graph.operations:

@@ -32,7 +32,7 @@ struct Allocator;
 // Enumerations of the C interface, which are passed as int.
 constexpr int kFail = 1, kInvalidArgument = 2;
 constexpr int kUndefined = 0, kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kBool = 9;
-constexpr int kDouble = 11;
+constexpr int kFloat16 = 10, kDouble = 11, kBfloat16 = 16;
 constexpr int kRequired = 0, kOptional = 1, kVariadic = 2;
 constexpr int kMemoryCpuInput = -2, kMemoryDefault = 0, kDeviceAllocator = 0;
 constexpr int kAttributeInt = 1, kAttributeInts = 2, kAttributeString = 5;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper
 
+from planner.exactness import RELATIVE
 from planner.fuse.operators import OPERATORS
 from planner.fuse.rewrite import with_fusion
 from planner.graph.schedule import default_order
@@ -51,6 +52,28 @@ def rows(where: Where) -> Found:
     return {**found, "holds": bool(found["same"]) and not found["different"] and near}
 
 
+def half(where: Where) -> Found:
+    """The same in float16, whose programs are for CUDA alone: within what the type rounds."""
+    proto = _layer(where.side, onnx.TensorProto.FLOAT16)
+    model, graph = graph_of(proto)
+    made = with_fusion(model, graph, default_order(graph), only_exact=False, device="cuda")
+    assert made is not None
+    feeds = _feeds(where)
+    wanted = where.session(proto, 0).run(None, feeds)
+    found: Found = {"fused": len(made.members), "operations": len(graph.operations)}
+    if not where.cuda:
+        return {**found, "skipped": "it has no kernel on the CPU", "holds": len(made.members) > 0}
+    results = where.session(ir.to_proto(made.model), 0).run(None, feeds)
+    found["gap"] = max(map(_gap, results, wanted))
+    return {**found, "holds": found["gap"] < RELATIVE["float16"]}
+
+
+def _feeds(where: Where) -> dict[str, Array]:
+    draw = np.random.default_rng(0)
+    shapes = {"x": [where.side] * 2, "w": [where.side] * 2, "b": [where.side]}
+    return {name: np.float32(draw.standard_normal(shape)) for name, shape in shapes.items()}
+
+
 def _gap(one: Array, other: Array) -> float:
     """The largest difference, of what is there and the typical element; infinite where NaNs differ."""
     if not np.array_equal(np.isnan(one), np.isnan(other)):
@@ -70,11 +93,7 @@ def _session(where: Where, model: onnx.ModelProto) -> ort.InferenceSession:
 def step(where: Where) -> Found:
     """A product, a layer normalization and an activation: as they are, and fused in both ways."""
     proto = _layer(where.side)
-    draw = np.random.default_rng(0)
-    feeds = {
-        name: np.float32(draw.standard_normal(shape))
-        for name, shape in (("x", [where.side] * 2), ("w", [where.side] * 2), ("b", [where.side]))
-    }
+    feeds = _feeds(where)
     models = {"as it is": proto, "exact": _fused(where, proto, "exact")}
     models["auto"] = _fused(where, proto, "auto")
     found: Found = {"launches": {}, "elsewhere": []}
@@ -117,8 +136,8 @@ def _bound(
     return lambda: session.run_with_iobinding(binding)
 
 
-def _layer(side: int) -> onnx.ModelProto:
-    """A product, then element operations and means over rows, all of float32."""
+def _layer(side: int, number: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
+    """A product, then element operations and means over rows, in a type, which it is cast to and from."""
     lines = [
         ("MatMul", "x w", "m"),
         ("Add", "m b", "s"),
@@ -138,6 +157,9 @@ def _layer(side: int) -> onnx.ModelProto:
         ("Mul", "t n", "y"),
     ]
     nodes = [helper.make_node(kind, read.split(), [made], made) for kind, read, made in lines]
+    dtype = helper.tensor_dtype_to_np_dtype(number)
+    if number != onnx.TensorProto.FLOAT:
+        nodes = _cast(nodes, ("x", "w", "b"), ("y", "c"), number)
     square = [side, side]
     inputs = [
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
@@ -146,10 +168,23 @@ def _layer(side: int) -> onnx.ModelProto:
     outputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, square) for n in ("y", "c")]
     fixed = [
         onnx.numpy_helper.from_array(np.array([-1], np.int64), "last"),
-        onnx.numpy_helper.from_array(np.array(1e-5, np.float32), "tiny"),
+        onnx.numpy_helper.from_array(np.array(1e-5, dtype), "tiny"),
     ]
     graph = helper.make_graph(nodes, "layer", inputs, outputs, fixed)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def _cast(
+    nodes: list[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str], number: int
+) -> list[onnx.NodeProto]:
+    """The nodes in another type, with casts of what they are fed and of what they make."""
+    inner = {name: f"{name}_inner" for name in (*inputs, *outputs)}
+    for node in nodes:
+        node.input[:] = [inner.get(name, name) for name in node.input]
+        node.output[:] = [inner.get(name, name) for name in node.output]
+    head = [helper.make_node("Cast", [n], [inner[n]], f"cast_{n}", to=number) for n in inputs]
+    tail = [helper.make_node("Cast", [inner[n]], [n], f"cast_{n}", to=1) for n in outputs]
+    return [*head, *nodes, *tail]
 
 
 def _fused(where: Where, proto: onnx.ModelProto, mode: str) -> onnx.ModelProto:
@@ -161,5 +196,9 @@ def _fused(where: Where, proto: onnx.ModelProto, mode: str) -> onnx.ModelProto:
     return ir.to_proto(made.model)
 
 
-CHECKS: dict[str, Callable[[Where], Found]] = {"fused rows": rows, "fused step": step}
+CHECKS: dict[str, Callable[[Where], Found]] = {
+    "fused rows": rows,
+    "fused step": step,
+    "fused half": half,
+}
 """In the order in which they are asked."""

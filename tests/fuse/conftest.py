@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fuse.fake_cuda import Fakes
+
 
 @pytest.fixture(scope="package", autouse=True)
 def built(native_library: None) -> None:
     """Every test of this folder needs it."""
+
+
+@pytest.fixture(scope="package")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> Fakes:
+    """CUDA without a card."""
+    return Fakes.built(tmp_path_factory.mktemp("fakes"))

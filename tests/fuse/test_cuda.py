@@ -1,21 +1,15 @@
 """The kernels that planner.fused has for CUDA, run on the CPU: the source that a card's compiler gets is
 compiled as C++ (`tests/native/fake_kernel.h`), and launched by a fake driver.
 
-Nothing here is a claim about a card's own functions or times. Where NVIDIA's compiler is installed, it
-compiles the same sources, without a card.
+Nothing here is a claim about a card's own functions or times.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import re
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -25,72 +19,13 @@ from scipy import special
 from planner.fuse.operators import CASTS
 from planner.fuse.rewrite import with_fusion
 from planner.graph.schedule import default_order
-from planner.native import library_path
+from tests.fuse.fake_cuda import Case, Fakes
 from tests.fuse.graphs import Array, model_of, pointwise, same_bits, session
 from tests.fuse.test_operators import DTYPES, values
 from tests.fuse.test_pointwise import Drawn
 from tests.graphs import graph_of
-from tests.native.fakes import (
-    HERE,
-    compiler,
-    environment,
-    library_for_tests,
-    python,
-    shared_library,
-)
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
-Case = tuple[str | onnx.ModelProto, Mapping[str, Array]]
-
-
-@dataclass(frozen=True)
-class Fakes:
-    """The test build, the fake driver and the fake compiler, and a folder for what they make."""
-
-    library: Path
-    driver: Path
-    nvrtc: Path
-    folder: Path
-
-    def run(self, cases: Sequence[Case], *, threads: bool = False, **more: str) -> list[Any]:
-        """What each case makes on the fake device, or what its error says.
-
-        Args:
-            threads: several run each session at once, too.
-            more: of the environment; "" takes a variable out.
-        """
-        folder = self.folder / str(len(list(self.folder.iterdir())))
-        folder.mkdir()
-        (folder / "cases").write_bytes(pickle.dumps(list(cases)))
-        chosen = environment(self.driver) | {
-            "PLANNER_TEST_NVRTC": str(self.nvrtc),
-            "FAKE_NVRTC_FOLDER": str(folder),
-            "FAKE_NVRTC_HEADER": str(HERE / "fake_kernel.h"),
-            "FAKE_NVRTC_COMPILER": " ".join(compiler()),
-        }
-        chosen = {name: text for name, text in (chosen | more).items() if text}
-        asked = [self.library, folder, *(["threads"] if threads else [])]
-        done = python("-m", "tests.fuse.on_fake_cuda", *asked, seconds=240, **chosen)
-        assert done.returncode == 0, done.stderr
-        return pickle.loads((folder / "results").read_bytes())
-
-    def one(self, program: str, feeds: Mapping[str, Array], **more: str) -> list[Array]:
-        """What one program makes, which must not fail."""
-        (found,) = self.run([(program, feeds)], **more)
-        assert not isinstance(found, str), found
-        return found
-
-
-@pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Fakes:
-    folder = tmp_path_factory.mktemp("fakes")
-    (folder / "runs").mkdir()
-    return Fakes(
-        library=library_for_tests(folder),
-        driver=shared_library("fake_driver", folder / "driver.so"),
-        nvrtc=shared_library("fake_nvrtc", folder / "nvrtc.so"),
-        folder=folder / "runs",
-    )
 
 
 def test_random_programs_are_those_of_float64_and_of_the_cpu(fakes: Fakes):
@@ -224,6 +159,84 @@ def test_rows_of_any_length_reduce(fakes: Fakes, dtype: str):
         wanted += [gap, gap.sum(**over) + x.min(**over)]
         for one, other in zip(found, wanted, strict=True):
             assert same_bits(one, other.astype(x.dtype)), (x.shape, one, other)
+
+
+HALVES = {"float16": (10, np.dtype(np.float16)), "bfloat16": (16, np.dtype(ml_dtypes.bfloat16))}
+"""By name: the type's number in ONNX, and its type in NumPy."""
+
+
+def halved(text: str, feeds: Mapping[str, Array], number: int, outputs: int) -> Case:
+    """A model that casts what it is fed to a half, runs a program on that, and casts the results back."""
+    made = [f"t{i}" for i in range(outputs)]
+    cast = [helper.make_node("Cast", [name], [f"{name}h"], to=number) for name in feeds]
+    back = [helper.make_node("Cast", [f"{name}h"], [name], to=1) for name in made]
+    reads, writes = [f"{name}h" for name in feeds], [f"{name}h" for name in made]
+    node = helper.make_node("Pointwise", reads, writes, domain="planner.fused", program=text)
+    return model_of([*cast, node, *back], feeds, made), feeds
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_values_of_16_bits_are_rounded_after_each_operation(fakes: Fakes, dtype: str):
+    number, kind = HALVES[dtype]
+
+    def rounded(array: Array) -> Array:
+        return array.astype(kind).astype(np.float32)
+
+    text = f"""axes 1
+        x = input {dtype}
+        y = input {dtype}
+        c = constant {dtype} 0.1
+        a = add x y
+        b = mul a c
+        d = div b y
+        l = less x y
+        w = where l d b
+        g = max w
+        f = cast float w
+        s = sqrt f
+        e = cast {dtype} s
+        n = neg x
+        output b
+        output w
+        output g keep
+        output e
+        output n"""
+    feeds = {"x": values("float", 1, 3000), "y": values("float", 2, 3000)}
+    feeds = {name: array.reshape(30, 100) for name, array in feeds.items()}
+    every = np.arange(1 << 16, dtype=np.uint16).view(kind).astype(np.float32).reshape(256, 256)
+    case, all_values = (halved(text, fed, number, 5) for fed in (feeds, {"x": every, "y": every}))
+    results, same = fakes.run([case, all_values])
+    with np.errstate(all="ignore"):
+        x, y = map(rounded, feeds.values())
+        b = rounded(rounded(x + y) * rounded(np.float32([0.1])))
+        w = np.where(x < y, rounded(b / y), b)
+        wanted = [b, w, w.max(-1, keepdims=True), rounded(np.sqrt(w)), -x]
+    for name, one, other in zip("bwgen", results, wanted, strict=True):
+        assert same_bits(one, other), (name, one[one != other][:5], other[one != other][:5])
+    assert same_bits(same[-1], -every)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_rows_of_16_bits_are_added_up_as_floats(fakes: Fakes, dtype: str):
+    number, kind = HALVES[dtype]
+    x = np.random.default_rng(0).standard_normal((7, 1000)).astype(kind).astype(np.float32)
+    text = f"axes 1\nx = input {dtype}\ns = sum x\nm = mean x\noutput s keep\noutput m keep"
+    (found,) = fakes.run([halved(text, {"x": x}, number, 2)])
+    for one, wide in zip(found, (x.sum(-1), x.mean(-1)), strict=True):
+        unit = float(ml_dtypes.finfo(kind).eps)
+        np.testing.assert_allclose(one[:, 0], wide, rtol=unit, atol=1e-6)
+
+
+def test_programs_of_16_bits_are_for_cuda_alone():
+    for dtype, (number, _) in HALVES.items():
+        model, feeds = halved(
+            f"x = input {dtype}\nt = neg x\noutput t", {"x": np.ones(3, np.float32)}, number, 1
+        )
+        assert not isinstance(model, str)
+        with pytest.raises(
+            Exception, match="'x' is of 16 bits, of which there are programs on CUDA"
+        ):
+            session(model).run(None, dict(feeds))
 
 
 def test_a_nan_or_an_infinity_in_a_row_is_there_in_what_it_reduces_to(fakes: Fakes):
@@ -370,126 +383,3 @@ def test_threads_on_one_session_have_its_bits(fakes: Fakes):
     feeds = {"x": draw.standard_normal((9, 70), np.float32), "r": np.ones((9, 1), np.float32)}
     (found,) = fakes.run([(SOFTMAX, feeds)], threads=True)
     assert not isinstance(found, str), found
-
-
-PLAIN = "x = input float\nt = mul x x\noutput t"
-X = {"x": np.ones(3, np.float32)}
-
-
-def test_what_is_missing_is_said_with_what_to_do(fakes: Fakes):
-    (said,) = fakes.run([(PLAIN, X)], PLANNER_TEST_NVRTC="")
-    assert "libnvrtc.so.13 or .12 was not found" in said and "nvidia-cuda-nvrtc" in said
-    (said,) = fakes.run([(PLAIN, X)], FAKE_DRIVER_CAPABILITY="70")
-    assert "makes no code for compute capability 7.0" in said and "plan without --fuse" in said
-    (said,) = fakes.run([(PLAIN, X)], FAKE_NVRTC_HEADER="/no/such/file.h")
-    assert "refuses a kernel: NVRTC_ERROR_COMPILATION" in said and "/no/such/file.h" in said
-    assert "plan without --fuse; the program:\nx = input" in said
-    assert "Name:" in said  # of the node
-
-
-def test_a_device_newer_than_the_compiler_gets_code_that_the_driver_compiles(fakes: Fakes):
-    (found,) = fakes.one(PLAIN, X, FAKE_DRIVER_CAPABILITY="103")
-    assert same_bits(found, np.ones(3, np.float32))
-
-
-def test_what_two_nodes_have_alike_is_compiled_once(fakes: Fakes):
-    nodes = [
-        helper.make_node("Pointwise", [a], [b], domain="planner.fused", program=PLAIN)
-        for a, b in (("x", "y"), ("y", "z"))
-    ]
-    (found,) = fakes.run([(model_of(nodes, X, ["z"]), X)])
-    assert same_bits(found[0], np.ones(3, np.float32))
-    newest = max(fakes.folder.iterdir(), key=lambda path: int(path.name))
-    assert len(list(newest.glob("*.cu"))) == 1
-
-
-WHY = """
-import onnxruntime
-from planner import native
-print(onnxruntime.__file__, native.why_no_compiler() or "found", sep="\\n")
-"""
-
-
-def test_the_compiler_is_found_beside_onnxruntime(fakes: Fakes, tmp_path: Path):
-    import onnxruntime
-
-    site, libraries = tmp_path / "site", tmp_path / "lib"
-    here = Path(onnxruntime.__file__).parent
-    shutil.copytree(here, site / "onnxruntime", copy_function=os.symlink)
-    libraries.mkdir()
-    (libraries / "libcuda.so.1").symlink_to(fakes.driver)
-
-    def why(driver: int = 13000) -> str:
-        child = environment(fakes.driver, LD_LIBRARY_PATH=str(libraries))
-        child |= {"PYTHONPATH": f"{site}:{HERE.parents[1]}", "FAKE_DRIVER_VERSION": str(driver)}
-        done = python("-c", WHY, **child)
-        assert done.returncode == 0, done.stderr
-        imported, said = done.stdout.splitlines()
-        assert Path(imported).is_relative_to(site)
-        return said
-
-    assert why().startswith("CUDA's compiler libnvrtc.so.13 or .12 was not found")
-    for package, major in (("cu13", 13), ("cuda_nvrtc", 12)):
-        folder = site / "nvidia" / package / "lib"
-        folder.mkdir(parents=True)
-        (folder / f"libnvrtc.so.{major}").symlink_to(fakes.nvrtc)
-        assert why(1000 * major) == "found"
-        assert why(1000 * major - 10).startswith("CUDA's compiler")  # older than it
-    # a session on the CPU has its own kernel where there are two
-    shipped = replace(fakes, library=library_path())
-    (found,) = shipped.one(PLAIN, X, LD_LIBRARY_PATH=str(libraries))
-    assert same_bits(found, X["x"])
-
-
-def nvrtc() -> Path:
-    """NVIDIA's compiler, from its package; skips where it is not installed."""
-    missing = "the package nvidia-cuda-nvrtc is not installed"
-    nvidia = pytest.importorskip("nvidia", reason=missing)
-    found = [p for root in nvidia.__path__ for p in Path(root).glob("*/lib/libnvrtc.so.1?")]
-    if not found:
-        pytest.skip(missing)
-    return found[0]
-
-
-def programs_of(name: str) -> list[Case]:
-    """The programs of a sample with operations fused, each of dims once."""
-    model, graph = graph_of(onnx.load(ZOO / f"{name}.onnx"))
-    made = with_fusion(model, graph, default_order(graph), only_exact=False, device="cuda")
-    assert made is not None
-    shape_of = {t.name: t.shape for t in graph.tensors}
-    found: dict[Any, Case] = {}
-    for node in made.model.graph:
-        if node.domain != "planner.fused":
-            continue
-        text = node.attributes["program"].as_string()
-        kinds = [line.split()[3] for line in text.splitlines() if " = input " in line]
-        shapes = [shape_of[str(value.name)] for value in node.inputs if value is not None]
-        feeds = zip(kinds, shapes, strict=True)
-        arrays = {f"x{i}": np.zeros(dims, DTYPES[kind]) for i, (kind, dims) in enumerate(feeds)}
-        found[text, tuple(shapes)] = text, arrays
-    return list(found.values())
-
-
-@pytest.mark.parametrize("capability", [75, 80, 90])
-def test_nvidias_compiler_takes_the_sources(fakes: Fakes, capability: int):
-    cases = [("\n".join(d.lines), d.feeds) for d in map(Drawn, range(12))]
-    cases += [*programs_of("gpt"), *programs_of("mlp_adamw")]
-    results = fakes.run(
-        cases, PLANNER_TEST_NVRTC=str(nvrtc()), FAKE_DRIVER_CAPABILITY=str(capability)
-    )
-    said = [result for result in results if isinstance(result, str)]
-    assert len(cases) > 30 and not said, said[0]
-
-
-def test_nvidias_compiler_rounds_each_operation_by_itself(fakes: Fakes, tmp_path: Path):
-    for dtype, kind in (("float", "f32"), ("double", "f64")):
-        names = ["p = mul x x", "q = add p x", "r = div q x", "s = sqrt r", "output s"]
-        path = tmp_path / f"{kind}.ptx"
-        newer = {"FAKE_DRIVER_CAPABILITY": "999", "FAKE_DRIVER_PTX": str(path)}
-        feeds = {"x": np.ones(3, DTYPES[dtype])}
-        text = "\n".join([f"x = input {dtype}", *names])
-        fakes.one(text, feeds, PLANNER_TEST_NVRTC=str(nvrtc()), **newer)
-        ptx = path.read_text()
-        for instruction in ("div.rn", "sqrt.rn", "mul(.rn)?", "add(.rn)?"):
-            assert re.search(rf"{instruction}\.{kind}", ptx), (instruction, ptx)
-        assert "fma" not in ptx and ".ftz" not in ptx and ".approx" not in ptx

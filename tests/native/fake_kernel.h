@@ -26,6 +26,22 @@ inline float __int_as_float(int bits) {
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
+inline int __float_as_int(float value) {
+  int bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+inline float from_float16(unsigned short bits) {
+  _Float16 value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline unsigned short to_float16(float given) {
+  _Float16 value = _Float16(given);
+  unsigned short bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
 inline double __longlong_as_double(long long bits) {
   double value;
   std::memcpy(&value, &bits, sizeof value);

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from reports.gpu import __main__ as program
-from reports.gpu import basics
+from reports.gpu import basics, fused
 from reports.gpu.graphs import Where
 from reports.gpu.large import CASES, in_half
 
@@ -23,9 +23,12 @@ def answers(text: str) -> dict[str, dict]:
     return {row["check"]: row for row in map(json.loads, text.splitlines())}
 
 
-@pytest.mark.parametrize("name", [n for n in basics.CHECKS if n != "pool"])
+CHECKS = basics.CHECKS | fused.CHECKS
+
+
+@pytest.mark.parametrize("name", [n for n in CHECKS if n != "pool"])
 def test_a_check_holds_in_rehearsal(name: str):
-    found = basics.CHECKS[name](CPU)
+    found = CHECKS[name](CPU)
     assert found["holds"], found
     json.dumps(found)
 
@@ -94,4 +97,4 @@ def test_a_graph_in_half_has_no_float_left_and_is_valid(kind: str):
 
 def test_every_case_of_the_device_has_checks_of_its_own():
     names = program.names_of(cuda=True)
-    assert len(names) == len(set(names)) == len(basics.CHECKS) + sum(len(c.checks) for c in CASES)
+    assert len(names) == len(set(names)) == len(CHECKS) + sum(len(c.checks) for c in CASES)

@@ -63,6 +63,29 @@ template <> struct Cast<Byte> {
 };
 )cuda";
 
+// Values of 16 bits are floats that are rounded after each operation. Tests define the conversions.
+constexpr const char* kHalves = R"cuda(
+#ifdef __CUDACC_RTC__
+DEVICE float from_float16(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+DEVICE unsigned short to_float16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
+DEVICE float from_bfloat16(unsigned short bits) { return __int_as_float(int(unsigned(bits) << 16)); }
+DEVICE unsigned short to_bfloat16(float value) {
+  const unsigned bits = unsigned(__float_as_int(value));
+  return value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+DEVICE float in_float16(float value) { return from_float16(to_float16(value)); }
+DEVICE float in_bfloat16(float value) { return from_bfloat16(to_bfloat16(value)); }
+)cuda";
+
 // By halves: the order in which a block's values are added is always the same.
 constexpr const char* kReduction = R"cuda(
 #define REDUCTION(name, combine) \
@@ -89,8 +112,19 @@ constexpr size_t kMostBlocks = (size_t(1) << 31) - 1;
 constexpr size_t kMostTensors = 4096 / sizeof(void*);  // the bytes of a kernel's arguments
 
 std::string name_in_cuda(Type type) {
-  static const char* names[] = {"float", "double", "int", "long long", "Byte"};
+  static const char* names[] = {"float", "double", "int", "long long", "Byte", "float", "float"};
   return names[int(type)];
+}
+
+std::string half_name(Type type) { return type == Type::kFloat16 ? "float16" : "bfloat16"; }
+
+std::string name_in_memory(Type type) {
+  return is_half(type) ? "unsigned short" : name_in_cuda(type);
+}
+
+// What rounds a value to its type, or reads or writes it: "in_", "from_" or "to_".
+std::string converted(const char* how, Type type, const std::string& value) {
+  return is_half(type) ? how + half_name(type) + "(" + value + ")" : value;
 }
 
 std::string in_hex(uint64_t bits) {
@@ -101,6 +135,7 @@ std::string in_hex(uint64_t bits) {
 
 // By its bits: infinities and NaNs have no literal.
 std::string literal(Type type, const void* value) {
+  if (is_half(type)) return converted("in_", type, literal(Type::kFloat, value));
   uint64_t bits = 0;
   std::memcpy(&bits, value, width_of(type));  // the first bytes are the lowest, as on every GPU
   if (type == Type::kFloat) return "__int_as_float(int(" + in_hex(bits) + "))";
@@ -121,7 +156,9 @@ std::string neutral(const std::string& reduction, Type type) {
   if (reduction == "sum" || reduction == "mean") return "(" + name_in_cuda(type) + ")0";
   bool largest = reduction == "min";
   switch (type) {
-    case Type::kFloat: return bound_of<float>(type, largest);
+    case Type::kFloat16:
+    case Type::kBfloat16:
+    case Type::kFloat: return bound_of<float>(Type::kFloat, largest);
     case Type::kDouble: return bound_of<double>(type, largest);
     case Type::kInt32: return bound_of<int32_t>(type, largest);
     default: return bound_of<int64_t>(type, largest);
@@ -159,6 +196,11 @@ class Writer {
     text_ += "constexpr unsigned kThreads = " + std::to_string(threads) + ";\n";
     text_ += "struct Tensors { void* at[" + std::to_string(tensors) + "]; };\n";
     text_ += kOperations;
+    for (const Variable& variable : program_.variables)
+      if (is_half(variable.type)) {
+        text_ += kHalves;
+        break;
+      }
     if (stages_) text_ += kReduction;
     text_ += std::string("\nextern \"C\" __global__ void __launch_bounds__(kThreads) ") +
              kCudaKernel + "(Tensors tensors) {\n";
@@ -202,24 +244,29 @@ class Writer {
 
   void read(int input, const std::string& index) {
     const Variable& variable = at(input);
-    std::string type = name_in_cuda(variable.type);
-    line("const " + type + " " + value(input) + " = static_cast<const " + type + "*>(tensors.at[" +
-         std::to_string(variable.input) + "])[" + place(reads_[size_t(variable.input)], index) +
-         "];");
+    std::string element = "static_cast<const " + name_in_memory(variable.type) + "*>(tensors.at[" +
+                          std::to_string(variable.input) + "])[" +
+                          place(reads_[size_t(variable.input)], index) + "]";
+    define(input, converted("from_", variable.type, element));
   }
 
   void compute(const Step& step) {
     std::string type = name_in_cuda(at(step.result).type), values;
     for (int operand : step.operands) values += (values.empty() ? "" : ", ") + value(operand);
     std::string function = step.name == "cast" ? "Cast<" + type + ">::of" : "op_" + step.name;
-    line("const " + type + " " + value(step.result) + " = " + function + "(" + values + ");");
+    define(step.result,
+           converted("in_", at(step.result).type, function + "(" + values + ")"));
+  }
+
+  void define(int variable, const std::string& as) {
+    line("const " + name_in_cuda(at(variable).type) + " " + value(variable) + " = " + as + ";");
   }
 
   void write(const Output& output, const std::string& index) {
     const Variable& variable = at(output.variable);
-    line("static_cast<" + name_in_cuda(variable.type) + "*>(tensors.at[" +
+    line("static_cast<" + name_in_memory(variable.type) + "*>(tensors.at[" +
          std::to_string(program_.inputs.size() + size_t(variable.output)) + "])[" + index +
-         "] = " + value(output.variable) + ";");
+         "] = " + converted("to_", variable.type, value(output.variable)) + ";");
   }
 
   void elements_alone(size_t elements) {
@@ -276,8 +323,8 @@ class Writer {
       std::string type = name_in_cuda(at(step->result).type);
       std::string all = is_sum(*step) ? "all_sum" : "all_" + step->name;
       std::string mean = step->name == "mean" ? " / " + type + "(" + number(space_.columns) + ")" : "";
-      line("const " + type + " " + value(step->result) + " = " + all + "(" + partial(*step) +
-           ", memory)" + mean + ";");
+      define(step->result, converted("in_", at(step->result).type,
+                                     all + "(" + partial(*step) + ", memory)" + mean));
     }
   }
 

@@ -86,9 +86,14 @@ Choice choose(const std::string& name, const std::vector<Type>& types) {
     if (types[i] != types[selects ? 1 : 0]) return {};
   if (selects && types[0] != Type::kBool) return {};
   Type type = types.back();
-  return {row.loops[int(type)], row.compares ? Type::kBool : type, row.reduces};
+  Loop loop = is_half(type) ? nullptr : row.loops[int(type)];
+  bool exists = loop || (is_half(type) && row.loops[int(Type::kFloat)]);
+  return {exists, loop, row.compares ? Type::kBool : type, row.reduces};
 }
 
-Loop cast_loop(Type from, Type to) { return PLANNER_CHOOSE(casts())[int(from)][int(to)]; }
+Loop cast_loop(Type from, Type to) {
+  if (is_half(from) || is_half(to)) return nullptr;
+  return PLANNER_CHOOSE(casts())[int(from)][int(to)];
+}
 
 }  // namespace planner::fused

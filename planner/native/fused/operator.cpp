@@ -21,6 +21,10 @@ struct Kernel {
 
   Kernel(Program parsed, bool on_cuda) : program(std::move(parsed)) {
     if (on_cuda) cuda = std::make_unique<CudaKernels>(program);
+    for (const Variable& variable : program.variables)
+      if (!on_cuda && is_half(variable.type))
+        throw std::runtime_error("planner.fused: '" + variable.name +
+                                 "' is of 16 bits, of which there are programs on CUDA alone");
   }
 };
 
@@ -32,7 +36,9 @@ constexpr Known kKnown[] = {{ort::kFloat, Type::kFloat},
                             {ort::kDouble, Type::kDouble},
                             {ort::kInt32, Type::kInt32},
                             {ort::kInt64, Type::kInt64},
-                            {ort::kBool, Type::kBool}};
+                            {ort::kBool, Type::kBool},
+                            {ort::kFloat16, Type::kFloat16},
+                            {ort::kBfloat16, Type::kBfloat16}};
 
 int onnx_type(Type type) {
   for (const Known& known : kKnown)

@@ -18,7 +18,9 @@ const std::map<std::string, Type>& types() {
                                                            {"double", Type::kDouble},
                                                            {"int32", Type::kInt32},
                                                            {"int64", Type::kInt64},
-                                                           {"bool", Type::kBool}};
+                                                           {"bool", Type::kBool},
+                                                           {"float16", Type::kFloat16},
+                                                           {"bfloat16", Type::kBfloat16}};
   return *all;
 }
 
@@ -84,7 +86,7 @@ class Parser {
   Type type(const std::string& word) const {
     auto found = types().find(word);
     must(found != types().end(),
-         "'" + word + "' is no type: float, double, int32, int64 and bool are");
+         "'" + word + "' is no type: float, double, int32, int64, bool, float16 and bfloat16 are");
     return found->second;
   }
 
@@ -113,6 +115,8 @@ class Parser {
     char* end = nullptr;
     auto put = [&](auto value) { std::memcpy(made.constant.data(), &value, sizeof value); };
     switch (made.type) {
+      case Type::kFloat16:
+      case Type::kBfloat16:  // a float, which the kernel rounds
       case Type::kFloat: put(strtof_l(text, &end, point())); break;
       case Type::kDouble: put(strtod_l(text, &end, point())); break;
       case Type::kInt32: put(int32_t(whole(words[4], INT32_MIN, INT32_MAX))); break;
@@ -143,11 +147,11 @@ class Parser {
     Choice choice;
     if (name == "cast") {
       choice.result = type(words[3]);
-      choice.loop = cast_loop(operand_types[0], choice.result);
+      choice.exists = true, choice.loop = cast_loop(operand_types[0], choice.result);
     } else {
       choice = choose(name, operand_types);
     }
-    must(choice.loop, name + " is not for values of these types");
+    must(choice.exists, name + " is not for values of these types");
     must(kind != Kind::kConstant, name + " of constants alone: write the result as a constant");
     must(!choice.reduces || made_.axes, name + " needs axes N on the first line");
     must(!choice.reduces || kind == Kind::kFull, name + " of a value that a row has once");

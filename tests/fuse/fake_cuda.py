@@ -1,0 +1,73 @@
+"""Runs programs of planner.fused by their CUDA kernels on the CPU (`tests/native/fakes.py`)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tests.fuse.graphs import Array
+from tests.native.fakes import (
+    HERE,
+    compiler,
+    environment,
+    library_for_tests,
+    python,
+    shared_library,
+)
+
+Case = tuple[str | onnx.ModelProto, Mapping[str, Array]]
+"""A program, or a model, and what it is fed."""
+
+
+@dataclass(frozen=True)
+class Fakes:
+    """The test build, the fake driver and the fake compiler, and a folder for what they make."""
+
+    library: Path
+    driver: Path
+    nvrtc: Path
+    folder: Path
+
+    def run(self, cases: Sequence[Case], *, threads: bool = False, **more: str) -> list[Any]:
+        """What each case makes on the fake device, or what its error says.
+
+        Args:
+            threads: several run each session at once, too.
+            more: of the environment; "" takes a variable out.
+        """
+        folder = self.folder / str(len(list(self.folder.iterdir())))
+        folder.mkdir()
+        (folder / "cases").write_bytes(pickle.dumps(list(cases)))
+        chosen = environment(self.driver) | {
+            "PLANNER_TEST_NVRTC": str(self.nvrtc),
+            "FAKE_NVRTC_FOLDER": str(folder),
+            "FAKE_NVRTC_HEADER": str(HERE / "fake_kernel.h"),
+            "FAKE_NVRTC_COMPILER": " ".join(compiler()),
+        }
+        chosen = {name: text for name, text in (chosen | more).items() if text}
+        asked = [self.library, folder, *(["threads"] if threads else [])]
+        done = python("-m", "tests.fuse.on_fake_cuda", *asked, seconds=240, **chosen)
+        assert done.returncode == 0, done.stderr
+        return pickle.loads((folder / "results").read_bytes())
+
+    def one(self, program: str, feeds: Mapping[str, Array], **more: str) -> list[Array]:
+        """What one program makes, which must not fail."""
+        (found,) = self.run([(program, feeds)], **more)
+        assert not isinstance(found, str), found
+        return found
+
+    @staticmethod
+    def built(folder: Path) -> Fakes:
+        """Build all three in a folder."""
+        (folder / "runs").mkdir()
+        return Fakes(
+            library=library_for_tests(folder),
+            driver=shared_library("fake_driver", folder / "driver.so"),
+            nvrtc=shared_library("fake_nvrtc", folder / "nvrtc.so"),
+            folder=folder / "runs",
+        )
