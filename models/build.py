@@ -16,13 +16,13 @@ from models.recipes import RECIPES, Size, Step
 from planner.errors import PlannerError
 from planner.export.arguments import Arguments
 from planner.export.dims import open_batch
-from planner.export.files import save
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
-from planner.export.joint import trace
-from planner.export.lower import LoweredStep, lower
 from planner.export.optim import OPTIMIZERS
-from planner.export.step import TrainingStep
+from planner.export.trace.joint import trace
+from planner.export.trace.step import TrainingStep
+from planner.export.write.files import save
+from planner.export.write.lower import LoweredStep, lower
 
 
 def build(

@@ -25,7 +25,6 @@ from models.build import add_size_options, build, sized_step
 from models.recipes import RECIPES, Step
 from planner.errors import PlannerError, UsageError
 from planner.export.inputs import InputSpec
-from planner.export.lower import LOSS
 from planner.export.optim import (
     GRADIENT_SUFFIX,
     OPTIMIZERS,
@@ -34,6 +33,7 @@ from planner.export.optim import (
     Adam,
     AdamW,
 )
+from planner.export.write.lower import LOSS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from models.nets import (
 )
 from planner.errors import UsageError
 from planner.export.inputs import InputSpec
-from planner.export.step import Loss
+from planner.export.trace.step import Loss
 
 
 @dataclass(frozen=True, kw_only=True)

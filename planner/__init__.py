@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from planner.api_devices import fit_devices
     from planner.api_sweep import sweep
     from planner.errors import PlannerError
-    from planner.export.forward import differentiate
+    from planner.export.from_onnx.forward import differentiate
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
     from planner.running.classes import open_session
@@ -46,7 +46,7 @@ _HOMES = {
     "analyze": "planner.api",
     "apply": "planner.api",
     "bind": "planner.runtime.binding",
-    "differentiate": "planner.export.forward",
+    "differentiate": "planner.export.from_onnx.forward",
     "export_training_graph": "planner.export.training",
     "fit_devices": "planner.api_devices",
     "open_session": "planner.running.classes",

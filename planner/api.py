@@ -10,13 +10,21 @@ from typing import Literal
 
 from planner import clock
 from planner.bounding import Given
-from planner.choices import BudgetOf, Copies, OrderTarget, Recompute, Swap
-from planner.chunking import SplitMode
+from planner.choices import (
+    BudgetOf,
+    CastSaved,
+    Copies,
+    Feeds,
+    FuseMode,
+    OrderTarget,
+    Recompute,
+    Reside,
+    SplitMode,
+    Swap,
+)
 from planner.defaults import requested
 from planner.errors import ModelError, UsageError
 from planner.files.writing import FileName, path_or_none
-from planner.fusing import FuseMode
-from planner.halving import CastSaved
 from planner.onnxio.load import model_digest
 from planner.pipeline.answer.analyzing import analyzed
 from planner.pipeline.answer.applying import TIME_LIMIT_S, applied
@@ -41,7 +49,6 @@ from planner.pipeline.target.placing import check_can_run
 from planner.processes.garbage import collected_seldom
 from planner.request import AUTO_RESERVE, Costs, options_of
 from planner.request.asking import documented
-from planner.residing import Feeds, Reside
 from planner.results import Analysis, ModelView, OptimizeResult, Verification
 from planner.targets import Device, target_named
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner import clock
 from planner.bounding import Given
+from planner.choices import Feeds
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
 from planner.defaults import requested, set_aside
 from planner.errors import UsageError
@@ -19,7 +20,6 @@ from planner.processes.garbage import collected_seldom
 from planner.report.document.fit import TERMS, FitDocument, device_row
 from planner.request import AUTO_RESERVE, Costs, Request, options_of
 from planner.request.asking import documented
-from planner.residing import Feeds
 
 ALL = "all"
 

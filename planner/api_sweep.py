@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planner import clock
 from planner.bounding import Given
-from planner.choices import Copies, Swap
+from planner.choices import Copies, Feeds, Reside, Swap
 from planner.defaults import requested
 from planner.errors import UsageError
 from planner.files.writing import FileName
@@ -17,8 +17,8 @@ from planner.formulate import NO_LIMIT
 from planner.onnxio.dims import dim_called
 from planner.pipeline.answer.frontier import Way, merged, way_of
 from planner.pipeline.answer.sweep import even_budgets, frontiers, largest
-from planner.pipeline.levers.hosting import ways_of
-from planner.pipeline.levers.residence import residence_note
+from planner.pipeline.levers.host.hosting import ways_of
+from planner.pipeline.levers.host.residence import residence_note
 from planner.pipeline.prepare.prepared import BOUND_SIZES, prepare, silent
 from planner.pipeline.prepare.settings import noted_copies, settings_of
 from planner.portfolio.params import read_params
@@ -26,7 +26,6 @@ from planner.portfolio.table import POLICY, Policy
 from planner.processes.garbage import collected_seldom
 from planner.request import Request, options_of
 from planner.request.asking import documented
-from planner.residing import Feeds, Reside
 from planner.results import Sweep
 from planner.targets import Device
 from planner.units import parse_budget

@@ -25,7 +25,7 @@ _FORMS = "NAME=N (elements), NAME=AxBxC (a shape) or NAME=64MB (bytes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class UpperBound:
     """The most that a tensor, or what a node's bodies hold, may be.
 
     Attributes:
@@ -98,7 +98,7 @@ def bound_texts(texts: Iterable[str]) -> dict[str, Given]:
     return found
 
 
-def bounds_of(given: Mapping[str, Given]) -> tuple[Bound, ...]:
+def bounds_of(given: Mapping[str, Given]) -> tuple[UpperBound, ...]:
     """Bounds, by name as the Python functions take them.
 
     Raises:
@@ -107,21 +107,23 @@ def bounds_of(given: Mapping[str, Given]) -> tuple[Bound, ...]:
     return tuple(_bound(name, value) for name, value in given.items())
 
 
-def _bound(name: str, value: Given) -> Bound:
+def _bound(name: str, value: Given) -> UpperBound:
     if isinstance(value, tuple | list):
         dims = [d if type(d) is int else -1 for d in value]
-        return Bound(name=name, shape=_checked(name, dims))
+        return UpperBound(name=name, shape=_checked(name, dims))
     if isinstance(value, int) and not isinstance(value, bool):
-        return Bound(name=name, elements=_count(name, value))
+        return UpperBound(name=name, elements=_count(name, value))
     text = str(value)
     whole = parse_whole(text)
     if whole is not None:
-        return Bound(name=name, elements=_count(name, whole))
+        return UpperBound(name=name, elements=_count(name, whole))
     parts = [parse_whole(part) for part in text.split("x")]
     if len(parts) > 1 and all(part is not None for part in parts):
-        return Bound(name=name, shape=_checked(name, [p for p in parts if p is not None]))
+        return UpperBound(name=name, shape=_checked(name, [p for p in parts if p is not None]))
     if text[:1].isdigit():
-        return Bound(name=name, size_bytes=_count(name, parse_bytes(text, what=f"--bound {name}:")))
+        return UpperBound(
+            name=name, size_bytes=_count(name, parse_bytes(text, what=f"--bound {name}:"))
+        )
     raise UsageError(f"--bound {name}={shown(text)} is not {_FORMS}")
 
 

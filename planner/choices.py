@@ -1,4 +1,4 @@
-"""The words that a request chooses by, and that a plan file records."""
+"""The words that a request chooses by and a plan file records, a lever each, and what they mean."""
 
 from __future__ import annotations
 
@@ -20,3 +20,65 @@ OrderTarget = Literal["default", "priority"]
 BudgetOf = Literal["held", "live"]
 """What a budget bounds: all that a session holds that `planner.open_session` opens, or the bytes of
 tensors that are alive."""
+
+SplitMode = Literal["none", "auto"]
+"""Whether operations may run in chunks of rows.
+
+none    each operation runs as a whole.
+auto    those that are too large for the budget run in chunks, with their neighbours, where no plan fits
+        without that, or the plan takes less time. Where sums are added up in parts, or a kernel takes
+        another path for fewer rows, the numbers are the same up to rounding.
+"""
+
+MAX_CHUNKS = 64
+"""Of one region: each has nodes of its own."""
+
+FuseMode = Literal["none", "exact", "auto"]
+"""Which operations become one node of `planner.fused`, the native library's.
+
+none    nothing: the file runs on stock ONNX Runtime without any library.
+exact   operations whose fused form gives the bits of ONNX Runtime's kernels.
+auto    those, and others (exponentials, error functions, sums over rows), which differ in rounding.
+"""
+
+Reside = Literal["auto", "device", "host"]
+"""Where what outlives a step is kept: parameters, optimizer state, other inputs, gradients, new values.
+
+device  on the device throughout, as a session keeps inputs and outputs.
+host    in host memory; nodes of the model copy to the device what is needed, when it is needed, and to
+        the host what is made.
+auto    each where the plan takes less time.
+
+An initializer is copied to the device when a session is created, and not in a step: its copies are added
+ones whatever the caller does.
+"""
+
+Feeds = Literal["auto", "host", "device"]
+"""Where the caller's arrays are.
+
+host    in the host's memory. A session copies them in any case, at the beginning and at the end of a
+        run, so that one copy of each costs nothing.
+device  on the device, bound by the caller, or the host's memory is the device's. Every copy is an added
+        one.
+auto    "device" where the hardware profile says that memory is shared, else "host".
+"""
+
+CastSaved = Literal["none", "bf16", "fp16"]
+"""What is saved from forward to backward, stored in half: opt-in, since it changes numbers.
+
+none    nothing.
+bf16    as bfloat16: the range of a float, 8 bits of its 24-bit significand.
+fp16    as float16: 11 bits of it, and nothing above 65504.
+
+A tensor that is stored so is cast to half where the forward pass is done with it, and back where the
+backward pass first needs it: two casts, for half the bytes in between.
+"""
+
+HALF_DTYPE = {"bf16": "bfloat16", "fp16": "float16"}
+"""Element type of each, as `planner.graph.model.Tensor` has it."""
+
+HALF_LARGEST = {"bf16": 3.3895313892515355e38, "fp16": 65504.0}
+"""The largest finite value of each: (2 - 2**-7) * 2**127 and (2 - 2**-10) * 2**15."""
+
+HALF_OPSET = {"bf16": 13, "fp16": 6}
+"""The operator set from which Cast knows the type (onnx, docs/Changelog.md)."""

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.choices import Copies, Swap
+from planner.choices import Copies, Reside, Swap
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
 from planner.disk import measured, room_in
 from planner.errors import UsageError
 from planner.request import AUTO_RESERVE, Costs, Levers, Limits, Request, options_of
 from planner.request.asking import Command
 from planner.request.together import check_together
-from planner.residing import Reside
 from planner.targets import Device, target_named
 from planner.units import format_both, format_bytes, parse_bytes, parse_percent
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from planner.graph.liveness import Timeline
+from planner.graph.liveness import LiveTimeline
 from planner.graph.model import TrainingGraph
 from planner.plan.planfile import Plan, PredictedCost
 from planner.plan.points import Point
@@ -72,7 +72,7 @@ class ModelView:
     """
 
     graph: TrainingGraph
-    timeline: Timeline
+    timeline: LiveTimeline
     time_us: float
     duration_us: tuple[float, ...]
     start_us: tuple[float, ...] = ()

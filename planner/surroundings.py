@@ -226,7 +226,7 @@ def _available() -> list[str]:
 
 
 def _webgpu(name: str) -> Provider:
-    from planner.runtime.device.software import find_device
+    from planner.runtime.device.webgpu.software import find_device
 
     try:
         device = find_device()

@@ -5,7 +5,7 @@ in this table, so that a new provider is a new row:
 
     provider, options   what sessions are created with, everywhere
     own_memory          the device's memory is not the host's: nodes have a place, and borders copies
-    anchors             operators with which the file order is pinned (`planner.lower.anchors`)
+    anchors             operators with which the file order is pinned (`planner.lower.order.anchors`)
     overlap             whether copies to the host and back may run beside the operations
     cap, allocator      what bounds the device's memory, and how its bytes are predicted
     tolerance           how far outputs may be from the CPU's: absolute plus relative

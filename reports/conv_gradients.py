@@ -5,9 +5,9 @@
     python -m reports.conv_gradients --networks   whole steps beside PyTorch eager, too (minutes)
 
 Each form is a graph of its own, written with the exporter's builder and run on ONNX Runtime's CPU
-provider with two threads: the exporter's forms (`planner/export/aten/conv_gradients.py`), and some
-others. All forms of a layer are compared with autograd, then run in turns; the least times count, and
-are given as ratios to the plainest form's. Rows go to `conv_gradients.json` beside this file, and
+provider with two threads: the exporter's forms (`planner/export/aten/spatial/conv_gradients.py`), and
+some others. All forms of a layer are compared with autograd, then run in turns; the least times count,
+and are given as ratios to the plainest form's. Rows go to `conv_gradients.json` beside this file, and
 `conv_gradients.md` is written from them.
 """
 
@@ -32,8 +32,9 @@ import torch
 from torch import fx
 
 from planner.cost.measured import processor
-from planner.export.aten import conv
-from planner.export.aten.conv_gradients import (
+from planner.export.aten.registry import Lowering, shape_of
+from planner.export.aten.spatial import conv
+from planner.export.aten.spatial.conv_gradients import (
     Convolution,
     as_convolution,
     as_transposed,
@@ -46,8 +47,7 @@ from planner.export.aten.conv_gradients import (
     spatial,
     with_turned_kernel,
 )
-from planner.export.aten.registry import Lowering, shape_of
-from planner.export.emit import Builder, Value, value_info
+from planner.export.write.emit import Builder, Value, value_info
 from reports.peers.networks import NETWORKS
 from reports.peers.plans import export
 from reports.peers.pytorch import EAGER, TorchStep

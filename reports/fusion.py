@@ -26,11 +26,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from planner import clock
+from planner.choices import FuseMode
 from planner.cost.work import Unit, work_of
-from planner.fusing import FuseMode
 from planner.graph.model import TrainingGraph
 from planner.native import library_path
-from planner.pipeline.levers.fusing import fused, fused_nodes
+from planner.pipeline.levers.fuse.fusing import fused, fused_nodes
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.orders import base_orders, least_found_peak

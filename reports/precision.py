@@ -22,8 +22,8 @@ from typing import Any
 import onnxruntime as ort
 
 from planner import optimize
+from planner.choices import CastSaved
 from planner.errors import InfeasibleBudgetError
-from planner.halving import CastSaved
 
 FOLDER = Path(__file__).parent
 RESULT, PAGE = FOLDER / "precision.json", FOLDER / "precision.md"

@@ -28,9 +28,9 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from planner import optimize
+from planner.choices import Feeds, Reside
 from planner.errors import InfeasibleBudgetError
 from planner.graph.categories import updated_value_of
-from planner.residing import Feeds, Reside
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from reports.resident_large import large, paragraph

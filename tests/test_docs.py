@@ -38,7 +38,7 @@ import torch
 from torch import nn
 
 from planner import export_training_graph
-from planner.export.step import Loss
+from planner.export.trace.step import Loss
 from planner.export.arguments import Given
 
 

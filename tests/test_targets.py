@@ -13,7 +13,7 @@ from onnx import helper as h
 import planner
 from planner.errors import ModelError, UsageError
 from planner.graph.model import Category, Tensor, TensorId
-from planner.lower.anchors import anchor_operator
+from planner.lower.order.anchors import anchor_operator
 from planner.pipeline.target.targeting import (
     check_target,
     fit_target,

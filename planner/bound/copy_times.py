@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from planner.bound.program import Program
+from planner.bound.program import LinearProgram
 from planner.plan.problem import Problem
 
 _POINTS = 8
@@ -33,7 +33,7 @@ _POINTS = 8
 class CopyTimes:
     """Adds the time of copies to an LP over instants."""
 
-    def __init__(self, program: Program, problem: Problem) -> None:
+    def __init__(self, program: LinearProgram, problem: Problem) -> None:
         self.program = program
         self.problem = problem
         duration = [op.duration_us for op in problem.ops]
@@ -103,7 +103,7 @@ class CopyTimes:
             self.program.at_most(terms, self.unit * (self.starts[d] - self.starts[p]))
 
 
-def _no_more(program: Program, first: int, second: int) -> None:
+def _no_more(program: LinearProgram, first: int, second: int) -> None:
     """One variable is at most another."""
     program.at_most([(first, 1.0), (second, -1.0)], 0.0)
 

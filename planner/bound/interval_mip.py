@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 from planner.bound.instants import held_at
 from planner.bound.lp import LpSolution
-from planner.bound.program import Program
+from planner.bound.program import LinearProgram
 from planner.plan.problem import Problem
 from planner.plan.stages import Run, StageSchedule
 
@@ -88,7 +88,7 @@ class IntervalMip:
                 self._kept_before[t.producer + 1] += t.bytes
         for p in range(count):
             self._kept_before[p + 1] += self._kept_before[p]
-        self._rows = Program()
+        self._rows = LinearProgram()
         self._integers: list[int] = []
         self._runs: list[dict[int, int]] = [{} for _ in self.instants]
         self._resident: list[dict[int, int]] = [{} for _ in self.instants]

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 from planner.bound.copy_times import CopyTimes
 from planner.bound.instants import held_at, needed_at
-from planner.bound.program import Floats, Program
+from planner.bound.program import Floats, LinearProgram
 from planner.plan.decisions import Gap
 from planner.plan.problem import Problem
 
@@ -71,7 +71,7 @@ class InstantLp:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.program = Program()
+        self.program = LinearProgram()
         self.scale = 1.0 / max(1e-9, problem.base_duration_us)
         self.instants: list[int] = []
         self.rerun_any: dict[int, int] = {}

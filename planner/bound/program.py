@@ -61,7 +61,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Program:
+class LinearProgram:
     """Variables and rows, numbered from 0; what they cost is to be minimised."""
 
     high: list[float] = field(default_factory=list)

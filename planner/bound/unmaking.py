@@ -60,7 +60,7 @@ def unmaking_bound(
     for q, held in enumerate(game.first_bytes):
         if held > best:
             best, where = held, q
-    searches = [_Search(game, q) for q in range(len(problem.ops)) if game.reads[q]]
+    searches = [_GameSearch(game, q) for q in range(len(problem.ops)) if game.reads[q]]
     left, width = max_sets, max(1, max_sets // (_SHARES * _FIRST_SETS))
     while searches and left > 0 and not best > capacity >= 0:
         floor = max(best, capacity)
@@ -82,7 +82,7 @@ def unmaking_bound(
     return best, where
 
 
-class _Search:
+class _GameSearch:
     """The search through the games of one operation.
 
     Attributes:

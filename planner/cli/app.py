@@ -11,20 +11,20 @@ import typer
 from typer.core import TyperCommand
 
 from planner import __version__
-from planner.cli.analyze import analyze
-from planner.cli.apply import apply
-from planner.cli.diff import diff
-from planner.cli.doctor import doctor
-from planner.cli.explain import explain
-from planner.cli.export import export
-from planner.cli.fit import fit
+from planner.cli.commands.analyze import analyze
+from planner.cli.commands.apply import apply
+from planner.cli.commands.diff import diff
+from planner.cli.commands.doctor import doctor
+from planner.cli.commands.explain import explain
+from planner.cli.commands.export import export
+from planner.cli.commands.fit import fit
+from planner.cli.commands.optimize import optimize
+from planner.cli.commands.problem import problem
+from planner.cli.commands.run import run
+from planner.cli.commands.solve import solve
+from planner.cli.commands.sweep import sweep
+from planner.cli.commands.verify import verify
 from planner.cli.grouping import GroupedCommand
-from planner.cli.optimize import optimize
-from planner.cli.problem import problem
-from planner.cli.run import run
-from planner.cli.solve import solve
-from planner.cli.sweep import sweep
-from planner.cli.verify import verify
 
 app = typer.Typer(
     name="planner",

@@ -15,7 +15,7 @@ from planner.report.plain import nearby
 from planner.units import some_of
 
 if TYPE_CHECKING:
-    from planner.export.forward import ForwardTraining
+    from planner.export.from_onnx.forward import ForwardTraining
     from planner.export.training import ExportedGraph
 
 EXPORT_SCHEMA = "planner.export/1"
@@ -34,9 +34,9 @@ def export_forward(
     """Make the graph, write it, and say what it is.
 
     Args:
-        wanted: arguments of `planner.export.forward.differentiate`.
+        wanted: arguments of `planner.export.from_onnx.forward.differentiate`.
     """
-    from planner.export.forward import differentiate
+    from planner.export.from_onnx.forward import differentiate
 
     if wanted["loss"] is None:
         raise UsageError(

@@ -48,14 +48,14 @@ class _InParts(ExactPolicy):
         bound_us: float = 0.0,
     ) -> None:
         """Offer each better plan that fits, from one that may not; `asked` and `bound_us` end it, too."""
-        from planner.exact.local_search import Until, improve_locally  # a second to import
+        from planner.exact.local_search import SearchEnd, improve_locally  # a second to import
 
         start = parted(state.problem, plan.actions)
         improve_locally(
             start.problem,
             start.actions,
             replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
-            until=Until(bound_us=bound_us, asked=asked),
+            until=SearchEnd(bound_us=bound_us, asked=asked),
             on_plan=lambda actions: _offer(state, start.as_given(actions)),
             policy=self,
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner import clock
-from planner.exact.local_search import Until, improve_locally
+from planner.exact.local_search import SearchEnd, improve_locally
 from planner.exact.policy import EXACT, ExactPolicy
 from planner.plan.problem import Action, Problem
 from planner.search.state import SearchSettings
@@ -59,7 +59,7 @@ def descend(
             replace(problem, capacity_bytes=rung),
             path[-1],
             replace(settings, limit_s=left_s, seed=settings.seed + turn),
-            until=Until(bound_us=math.inf, asked=is_over),  # any plan that fits will do
+            until=SearchEnd(bound_us=math.inf, asked=is_over),  # any plan that fits will do
             policy=policy,
         )
         reached = simulate(problem, found).peak_bytes

@@ -19,7 +19,7 @@ from ortools.sat.python import cp_model
 
 from planner import clock
 from planner.exact.descent import descend
-from planner.exact.local_search import OnPlan, Until, improve_locally, never, nobody
+from planner.exact.local_search import OnPlan, SearchEnd, improve_locally, never, nobody
 from planner.exact.neighbourhoods import Neighbourhoods
 from planner.exact.overlap import OverlapModel, starts_of
 from planner.exact.part import PartModel
@@ -174,7 +174,7 @@ def _solve_in_parts(
     def improve(share: float, *, fit: float = 1.0) -> None:
         nonlocal actions
         limits = within(share)
-        until = Until(bound_us=bounds.lower_us, fit_s=fit * limits.limit_s, asked=watch.stop)
+        until = SearchEnd(bound_us=bounds.lower_us, fit_s=fit * limits.limit_s, asked=watch.stop)
         actions, _ = improve_locally(
             problem, actions, limits, until=until, on_plan=watch.on_plan, policy=policy
         )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from planner import clock
-from planner.exact.neighbourhoods import Freed, Kind, Neighbourhoods
+from planner.exact.neighbourhoods import Freed, Neighbourhood, Neighbourhoods
 from planner.exact.part import PartModel
 from planner.exact.policy import EXACT, ExactPolicy
 from planner.exact.solving import SOLVED, new_solver
@@ -65,7 +65,7 @@ def nobody(_: list[Action]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Until:
+class SearchEnd:
     """When local search ends, besides the time limit.
 
     Attributes:
@@ -79,7 +79,7 @@ class Until:
     asked: Callable[[], bool] = never
 
 
-NO_END = Until()
+NO_END = SearchEnd()
 
 
 def improve_locally(
@@ -87,7 +87,7 @@ def improve_locally(
     actions: Sequence[Action],
     settings: SearchSettings,
     *,
-    until: Until = NO_END,
+    until: SearchEnd = NO_END,
     on_plan: OnPlan = nobody,
     policy: ExactPolicy = EXACT,
 ) -> tuple[list[Action], LocalStats]:
@@ -113,7 +113,7 @@ def improve_locally(
         return best, stats
     if MemoryProfile(problem, base_plan()).peak_bytes <= problem.capacity_bytes:
         return actions_of(problem, base_plan()), stats
-    search = _Search(problem, stage_schedule(problem, actions), settings.seed, policy)
+    search = _LocalSearch(problem, stage_schedule(problem, actions), settings.seed, policy)
     search.run(
         deadline=clock.now() + settings.limit_s,
         workers=settings.workers or 1,
@@ -135,14 +135,14 @@ def improve_locally(
 class _Part:
     """A neighbourhood being solved."""
 
-    kind: Kind
+    kind: Neighbourhood
     free: Freed
     start: StageSchedule
     model: PartModel
     solver: cp_model.CpSolver
 
 
-class _Search:
+class _LocalSearch:
     def __init__(
         self, problem: Problem, plan: StageSchedule, seed: int, policy: ExactPolicy
     ) -> None:
@@ -153,11 +153,11 @@ class _Search:
         self._set(MemoryProfile(problem, plan))
         capacity = problem.capacity_bytes
         self.price = policy.first_price_factor * capacity / max(1, self.excess)
-        self.size = dict.fromkeys(Kind, float(policy.part_runs))
-        self.gain = dict.fromkeys(Kind, 1.0)
-        self.work = dict.fromkeys(Kind, 0.1 * policy.round_work)
-        self.rounds = dict.fromkeys(Kind, 0)
-        self.wins = dict.fromkeys(Kind, 0)
+        self.size = dict.fromkeys(Neighbourhood, float(policy.part_runs))
+        self.gain = dict.fromkeys(Neighbourhood, 1.0)
+        self.work = dict.fromkeys(Neighbourhood, 0.1 * policy.round_work)
+        self.rounds = dict.fromkeys(Neighbourhood, 0)
+        self.wins = dict.fromkeys(Neighbourhood, 0)
         self.idle = 0
 
     @property
@@ -184,7 +184,7 @@ class _Search:
         *,
         deadline: float,
         workers: int,
-        until: Until,
+        until: SearchEnd,
         on_plan: OnPlan,
         stats: LocalStats,
     ) -> None:
@@ -220,12 +220,14 @@ class _Search:
             finally:
                 for part in running.values():
                     part.solver.stop_search()
-        stats.by_kind = {k.value: (self.rounds[k], self.wins[k]) for k in Kind}
+        stats.by_kind = {k.value: (self.rounds[k], self.wins[k]) for k in Neighbourhood}
 
     def _part(self, deadline: float) -> _Part | None:
         """The next neighbourhood, as a model to solve; None where nothing may be freed."""
         for _ in range(20):
-            kind = self.draw.choices(list(Kind), [self.gain[k] / self.work[k] for k in Kind])[0]
+            kind = self.draw.choices(
+                list(Neighbourhood), [self.gain[k] / self.work[k] for k in Neighbourhood]
+            )[0]
             stages = self.draw.choice(self.policy.part_stages)
             free = self.neighbourhoods.choose(
                 self.held, kind, int(self.size[kind]), stages, self.draw

@@ -25,7 +25,7 @@ from planner.plan.stages import MemoryProfile, Run, base_plan, may_swap, overwri
 _OVERSHOOT = 1.3
 
 
-class Kind(StrEnum):
+class Neighbourhood(StrEnum):
     """How the operations of a neighbourhood are chosen."""
 
     FULL = "full"
@@ -85,7 +85,12 @@ class Neighbourhoods:
         return i < len(self.full) and self.full[i] < b
 
     def choose(
-        self, held: MemoryProfile, kind: Kind, size: int, most_stages: int, draw: random.Random
+        self,
+        held: MemoryProfile,
+        kind: Neighbourhood,
+        size: int,
+        most_stages: int,
+        draw: random.Random,
     ) -> Freed:
         """About `size` runs and tensors, and at most `most_stages` for an operation besides those
         where it runs again now and those that close its gaps."""
@@ -115,17 +120,21 @@ class Neighbourhoods:
     # -- operations --------------------------------------------------------------------------
 
     def _operations(
-        self, held: MemoryProfile, kind: Kind, stages_of: dict[int, list[int]], draw: random.Random
+        self,
+        held: MemoryProfile,
+        kind: Neighbourhood,
+        stages_of: dict[int, list[int]],
+        draw: random.Random,
     ) -> Iterator[int]:
         """Operations to free, most wanted first, each once."""
         seen: set[int] = set()
         make = {
-            Kind.FULL: self._at_full_stage,
-            Kind.WINDOW: self._window,
-            Kind.CONNECTED: self._connected,
-            Kind.STAGES: self._stages,
-            Kind.SPREAD: self._spread,
-            Kind.RANDOM: self._random,
+            Neighbourhood.FULL: self._at_full_stage,
+            Neighbourhood.WINDOW: self._window,
+            Neighbourhood.CONNECTED: self._connected,
+            Neighbourhood.STAGES: self._stages,
+            Neighbourhood.SPREAD: self._spread,
+            Neighbourhood.RANDOM: self._random,
         }[kind]
         for m in make(held, stages_of, draw):
             if m not in seen and (self.may_run[m] or self.may_swap[m]):

@@ -67,7 +67,7 @@ class _Excess:
     stages: int
 
 
-class _State:
+class _PartState:
     """What the tensors of the model take in the current gap of each."""
 
     def __init__(self, sizes: npt.NDArray[np.int64], unit: int) -> None:
@@ -151,7 +151,7 @@ class PartModel(GapModel):
             for event in self.events[t]:
                 touching.setdefault(event.run, []).append((t, event))
         sizes = np.array([problem.tensors[t].bytes for t in slot], dtype=np.int64)
-        state = _State(sizes, self.unit)
+        state = _PartState(sizes, self.unit)
         done = 0
         for run in sorted(touching):
             listed = run in self.held.index
@@ -193,7 +193,7 @@ class PartModel(GapModel):
         return terms
 
     def _row(
-        self, state: _State, terms: Iterable[tuple[Literal, int]], start: int, end: int
+        self, state: _PartState, terms: Iterable[tuple[Literal, int]], start: int, end: int
     ) -> None:
         """Memory in `[start, end)` of the axis, through which nothing changes."""
         others = self.axis[start:end]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from planner.export.dtypes import as_real, numpy_dtype
 from planner.export.inputs import InputSpec
+from planner.export.write.dtypes import as_real, numpy_dtype
 
 
 def initial_specs(module: nn.Module) -> dict[str, InputSpec]:

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from onnx import helper
 
-from planner.export.emit import Builder, Value
+from planner.export.write.emit import Builder, Value
 
 GRADIENT_SUFFIX = "_grad"
 UPDATED_SUFFIX = "_new"

@@ -21,21 +21,21 @@ from planner.export.checking.check import why_not_compared
 from planner.export.checking.counted import counts_put_back
 from planner.export.dims import OpenDims, checked, open_batch
 from planner.export.draws import Random
-from planner.export.dtypes import as_real
 from planner.export.errors import InvalidLoss
-from planner.export.files import data_path, sidecar_path, stage
 from planner.export.initial import initial_specs
 from planner.export.inputs import InputSpec, write_specs
-from planner.export.joint import JointGraph, trace
-from planner.export.lending import as_it_was
-from planner.export.lower import LoweredStep, check_kernels, lower
 from planner.export.optim import Optimizer, StateTensor
-from planner.export.step import Loss, TrainingStep
+from planner.export.trace.joint import JointGraph, trace
+from planner.export.trace.lending import as_it_was
+from planner.export.trace.step import Loss, TrainingStep
+from planner.export.trace.wrappers import unwrapped
 from planner.export.update.build import traced_update
 from planner.export.update.named import named_optimizer
 from planner.export.update.outcome import Update
 from planner.export.update.traced import TracedUpdate, check_constants, tensors_of
-from planner.export.wrappers import unwrapped
+from planner.export.write.dtypes import as_real
+from planner.export.write.files import data_path, sidecar_path, stage
+from planner.export.write.lower import LoweredStep, check_kernels, lower
 from planner.files.writing import FileName, check_writable
 from planner.onnxio.save import written_together
 from planner.units import some_of
@@ -133,8 +133,8 @@ def export_training_graph(
             path: `labels.0.boxes`. Their types and shapes are the graph's.
         loss_fn: `loss_fn(the module's result, *targets)` -> a scalar; or `(loss, {name: tensor})`,
             `(loss, a, b)`, or a dict or object with `loss`: other tensors are outputs of the graph, by
-            name (`planner.export.returned`). None where the module returns these itself; of an object
-            with `.loss` (transformers, given labels) the loss alone is taken.
+            name (`planner.export.trace.returned`). None where the module returns these itself; of an
+            object with `.loss` (transformers, given labels) the loss alone is taken.
         optimizer: what is appended to the graph: a `torch.optim.Optimizer` of the module's parameters,
             or a function, which is what a loop runs between `loss.backward()` and its next step
             (clipping, `optimizer.step()`, averages; tensors that it returns by name are outputs);

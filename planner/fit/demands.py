@@ -20,8 +20,8 @@ from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.plan.candidate import Candidate
 from planner.plan.problem import ActionKind, Problem
-from planner.runtime.device.forecast import capped_demand
-from planner.runtime.memory.allocation import Kind
+from planner.runtime.device.predict.forecast import capped_demand
+from planner.runtime.memory.allocation import StorageKind
 from planner.runtime.memory.bfc import round_up
 from planner.runtime.memory.workspace import Workspace
 from planner.targets import CPU, Target
@@ -88,7 +88,7 @@ def demands_of(
     demand = capped_demand(graph, order, target)
     kind = demand.placement.kind
     tensors = graph.tensors
-    own = [t for t in kind if kind[t] is not Kind.SHARED and tensors[t].bytes]
+    own = [t for t in kind if kind[t] is not StorageKind.SHARED and tensors[t].bytes]
     buffer = {tensor: i for i, tensor in enumerate(own)}
     freed = {t for step in demand.placement.freed_after for t in step}
     root = demand.placement.buffer

@@ -1,9 +1,9 @@
 """An order that fewer nodes have to pin: ONNX Runtime is let run as it would, where the arena has room
 for that.
 
-Nodes that pin an order (`planner.lower.anchors`) are there to keep all of it. Most of what they keep
-matters to nobody: it is tried, for as many at once as possible, whether the order that comes of leaving
-them out does as well.
+Nodes that pin an order (`planner.lower.order.anchors`) are there to keep all of it. Most of what they
+keep matters to nobody: it is tried, for as many at once as possible, whether the order that comes of
+leaving them out does as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from planner import clock
 from planner.fit.demands import READ, Demands
-from planner.fit.replay import UNLIMITED, Limits, most_in_use, rooms
+from planner.fit.replay import UNLIMITED, ReplayLimits, most_in_use, rooms
 from planner.fit.search import first_region
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
 from planner.graph.schedule import parents_of
@@ -132,10 +132,10 @@ class _Judge:
         self.unit = np.repeat(as_it_is, np.diff(demands.event_at))
         if cap_bytes is None:
             most = most_in_use(demands, as_it_is)
-            self.limits = Limits(UNLIMITED, UNLIMITED, most)
+            self.limits = ReplayLimits(UNLIMITED, UNLIMITED, most)
         else:  # other first regions hardly ever have room where this one has none
             first = first_region(demands, cap_bytes) or cap_bytes
-            self.limits = Limits(cap_bytes, first, UNLIMITED)
+            self.limits = ReplayLimits(cap_bytes, first, UNLIMITED)
         self.first = np.array([self.limits.first_bytes], dtype=np.int64)
 
     def is_good(self, order: Sequence[int], dropped: frozenset[int]) -> bool:

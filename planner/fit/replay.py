@@ -19,7 +19,7 @@ from planner.runtime.memory.bfc import MAX_REGION_STEP, ROUNDING
 UNLIMITED = 1 << 60
 
 
-class Limits(NamedTuple):
+class ReplayLimits(NamedTuple):
     """What an order must keep: the arena's bytes, its first region's, and the most bytes in use."""
 
     arena_bytes: int
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     in_use_bytes: int
 
 
-def rooms(demands: Demands, order: Longs, limits: Limits, firsts: Longs) -> Longs:
+def rooms(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs) -> Longs:
     """For each of these first regions, how many units of `order`, from the first on, the arena has room
     for in each of two runs that follow each other."""
     return _reached(demands, order, limits, firsts)[:, 0]
@@ -35,14 +35,14 @@ def rooms(demands: Demands, order: Longs, limits: Limits, firsts: Longs) -> Long
 
 def most_in_use(demands: Demands, order: Longs) -> int:
     """The most bytes that a run of `order` has in use, whatever the arena."""
-    anything = Limits(UNLIMITED, 0, UNLIMITED)
+    anything = ReplayLimits(UNLIMITED, 0, UNLIMITED)
     return int(_reached(demands, order, anything, _longs((UNLIMITED,)))[0, 2])
 
 
 def climb(
     demands: Demands,
     order: Longs,
-    limits: Limits,
+    limits: ReplayLimits,
     spans: Sequence[int],
     tries: int,
     rng: np.random.Generator,
@@ -70,7 +70,7 @@ def climb(
     return ran
 
 
-def _reached(demands: Demands, order: Longs, limits: Limits, firsts: Longs) -> Longs:
+def _reached(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs) -> Longs:
     """A row for each first region: units, bytes missing in one piece, the most bytes in use."""
     order, firsts = _longs(order), _longs(firsts)
     clock.spend(clock.FITTED_S * len(order) * len(firsts))
@@ -88,7 +88,7 @@ def _check(units: int) -> None:
         raise ValueError("the order of units has one that reads what none before it makes")
 
 
-def _limits(limits: Limits) -> object:
+def _limits(limits: ReplayLimits) -> object:
     return words((*limits, ROUNDING, MAX_REGION_STEP))
 
 

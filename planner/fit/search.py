@@ -20,7 +20,7 @@ import numpy as np
 
 from planner import clock
 from planner.fit.demands import Demands, Longs
-from planner.fit.replay import UNLIMITED, Limits, climb, most_in_use, rooms
+from planner.fit.replay import UNLIMITED, ReplayLimits, climb, most_in_use, rooms
 from planner.runtime.memory.arena import region_sizes
 from planner.runtime.memory.bfc import ROUNDING, round_up
 
@@ -101,9 +101,9 @@ def fit(
     if peak > cap_bytes or need > hopeless or clock.now() > deadline:
         return Fit(order=None, need=need)
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
-    firsts, ran = _firsts(demands, plain, Limits(cap_bytes, 0, in_use_bytes))
+    firsts, ran = _firsts(demands, plain, ReplayLimits(cap_bytes, 0, in_use_bytes))
     ranked = [int(firsts[i]) for i in np.argsort(-ran, kind="stable")]
-    limits = [Limits(cap_bytes, first, in_use_bytes) for first in ranked]
+    limits = [ReplayLimits(cap_bytes, first, in_use_bytes) for first in ranked]
     lanes = [
         _Lane(demands, [*limits[number:], *limits[:number]][::_LANES], (seed, number))
         for number in range(_LANES)
@@ -147,13 +147,13 @@ def first_region(demands: Demands, cap_bytes: int, sizes: Sequence[int] = ()) ->
     if most_in_use(demands, order) > cap_bytes:
         return None  # whatever the regions
     for i, size in enumerate(firsts):
-        (ran,) = rooms(demands, order, Limits(cap_bytes, 0, UNLIMITED), firsts[i : i + 1])
+        (ran,) = rooms(demands, order, ReplayLimits(cap_bytes, 0, UNLIMITED), firsts[i : i + 1])
         if ran == demands.units:
             return int(size)
     return None
 
 
-def _firsts(demands: Demands, order: Longs, limits: Limits) -> tuple[Longs, Longs]:
+def _firsts(demands: Demands, order: Longs, limits: ReplayLimits) -> tuple[Longs, Longs]:
     """(first regions; for how many units of `order` there is room with each)."""
     firsts = np.array(region_sizes(limits.arena_bytes, len(demands.event)), dtype=np.int64)
     return firsts, rooms(demands, order, limits, firsts)
@@ -169,7 +169,7 @@ def _least_arena(demands: Demands, order: Longs, least: int, near: _Nearness) ->
 
     def fits(cap_bytes: int) -> bool:
         nonlocal good
-        limits = Limits(cap_bytes, 0, UNLIMITED)
+        limits = ReplayLimits(cap_bytes, 0, UNLIMITED)
         sizes = region_sizes(cap_bytes, len(demands.event))[:: near.stride]
         firsts = np.array(sizes, dtype=np.int64)
         for i in sorted(range(len(firsts)), key=lambda i: abs(i - good)):
@@ -194,7 +194,9 @@ def _least_arena(demands: Demands, order: Longs, least: int, near: _Nearness) ->
 class _Lane:
     """A search of its own, with one after the other of these limits."""
 
-    def __init__(self, demands: Demands, limits: Sequence[Limits], seed: tuple[int, int]) -> None:
+    def __init__(
+        self, demands: Demands, limits: Sequence[ReplayLimits], seed: tuple[int, int]
+    ) -> None:
         self.demands = demands
         self.limits = itertools.cycle(limits)
         self.rng = np.random.default_rng(seed)

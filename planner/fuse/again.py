@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.fuse.groups import Ground, Group, joined
+from planner.fuse.groups import Group, GroupSearch, joined
 from planner.fuse.program import outside
 from planner.graph.model import OpId, TensorId
 
@@ -25,7 +25,7 @@ MOST_AGAIN = 16
 """A group works out no more operations again."""
 
 
-def with_again(ground: Ground, groups: Sequence[Group]) -> list[Group]:
+def with_again(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
     """The groups, with what each of them works out again, and without what nobody reads any more."""
     spreading = _Spreading(ground, groups)
     for number, group in enumerate(groups):
@@ -35,7 +35,7 @@ def with_again(ground: Ground, groups: Sequence[Group]) -> list[Group]:
 
 
 class _Spreading:
-    def __init__(self, ground: Ground, groups: Sequence[Group]) -> None:
+    def __init__(self, ground: GroupSearch, groups: Sequence[Group]) -> None:
         self.ground = ground
         self.groups = list(groups)
         self.group_of = {op: i for i, group in enumerate(groups) for op in group.operations}
@@ -93,7 +93,9 @@ class _Spreading:
         return replace(group, space=space, again=tuple(sorted(again)))
 
 
-def outputs_of(ground: Ground, groups: Sequence[Group], fused: Set[OpId]) -> list[tuple[OpId, ...]]:
+def outputs_of(
+    ground: GroupSearch, groups: Sequence[Group], fused: Set[OpId]
+) -> list[tuple[OpId, ...]]:
     """By group, its operations whose results others read, or the caller.
 
     Args:
@@ -108,7 +110,7 @@ def outputs_of(ground: Ground, groups: Sequence[Group], fused: Set[OpId]) -> lis
     return [tuple(op for op in group.operations if is_left(op)) for group in groups]
 
 
-def _live(ground: Ground, groups: Sequence[Group]) -> list[Group]:
+def _live(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
     """The groups without operations that nobody needs."""
     fused = {op for group in groups for op in group.operations}
     now = list(groups)
@@ -120,7 +122,7 @@ def _live(ground: Ground, groups: Sequence[Group]) -> list[Group]:
         now = after
 
 
-def _with_live(ground: Ground, group: Group, outputs: Sequence[OpId]) -> Group:
+def _with_live(ground: GroupSearch, group: Group, outputs: Sequence[OpId]) -> Group:
     """A group with what its outputs need alone."""
     members = {*group.operations, *group.again}
     live: set[OpId] = set()

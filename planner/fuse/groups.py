@@ -67,7 +67,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class GroupSearch:
     """The graph to be looked at.
 
     Attributes:
@@ -149,7 +149,7 @@ def joined(one: Space, other: Space) -> Space | None:
     return None
 
 
-def groups_of(ground: Ground) -> list[Group]:
+def groups_of(ground: GroupSearch) -> list[Group]:
     """All groups, those of one operation too, in the order of their first operations."""
     merging = _Merging(ground)
     for op in ground.graph.operations:
@@ -191,7 +191,7 @@ def _producers(graph: TrainingGraph, op: Operation) -> Iterator[OpId]:
 class _Merging:
     """Groups of one operation at first. Sets of operations are the bits of whole numbers."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: GroupSearch) -> None:
         graph = ground.graph
         count = len(graph.operations)
         self.ground = ground

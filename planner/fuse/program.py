@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.fuse.groups import Ground, Group, Shape, Space
+from planner.fuse.groups import Group, GroupSearch, Shape, Space
 from planner.fuse.operators import Writer, is_swapped
 from planner.graph.model import Tensor, TensorId
 
@@ -25,7 +25,7 @@ class Program:
     outputs: tuple[TensorId, ...]
 
 
-def outside(ground: Ground, group: Group) -> tuple[TensorId, ...]:
+def outside(ground: GroupSearch, group: Group) -> tuple[TensorId, ...]:
     """What a group reads and does not compute, constants aside, in the order of first use."""
     members = {*group.operations, *group.again}
     found: dict[TensorId, None] = {}
@@ -38,7 +38,7 @@ def outside(ground: Ground, group: Group) -> tuple[TensorId, ...]:
 
 
 def program_of(
-    ground: Ground, group: Group, outputs: tuple[TensorId, ...], dying: frozenset[TensorId]
+    ground: GroupSearch, group: Group, outputs: tuple[TensorId, ...], dying: frozenset[TensorId]
 ) -> Program | None:
     """The program; None where its space would not be the one that its inputs are broadcast to.
 
@@ -67,7 +67,7 @@ def program_of(
     return Program(text=text, inputs=tuple(inputs), outputs=outputs)
 
 
-def _write(ground: Ground, group: Group, writer: Writer, names: dict[TensorId, str]) -> None:
+def _write(ground: GroupSearch, group: Group, writer: Writer, names: dict[TensorId, str]) -> None:
     """The steps; `names` gets those of what they compute."""
     graph = ground.graph
     for op in sorted({*group.operations, *group.again}):
@@ -106,7 +106,7 @@ def _axes(space: Space, tensor: Tensor) -> str:
 
 
 def _in_place(
-    ground: Ground,
+    ground: GroupSearch,
     space: Space,
     inputs: list[TensorId],
     outputs: tuple[TensorId, ...],

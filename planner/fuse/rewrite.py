@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.fuse.again import outputs_of, with_again
-from planner.fuse.groups import Ground, Group, groups_of
+from planner.fuse.groups import Group, GroupSearch, groups_of
 from planner.fuse.operators import types_on
 from planner.fuse.program import Program, outside, program_of
 from planner.graph.model import Operation, OpId, TensorId, TrainingGraph
@@ -48,7 +48,7 @@ class Fused:
 
 def ground_of(
     model: ir.Model, graph: TrainingGraph, *, only_exact: bool, device: str = "cpu"
-) -> Ground:
+) -> GroupSearch:
     """What groups are looked for in.
 
     Args:
@@ -68,7 +68,9 @@ def ground_of(
     for op in graph.operations:
         if op.op_type.startswith("Reduce") and (found := _last_axes(nodes[op.id], graph, op)):
             axes[op.id] = found
-    return Ground(graph=graph, constants=constants, axes=axes, only_exact=only_exact, device=device)
+    return GroupSearch(
+        graph=graph, constants=constants, axes=axes, only_exact=only_exact, device=device
+    )
 
 
 def _text(array: np.ndarray) -> str:
@@ -118,7 +120,7 @@ def with_fusion(
     programs = _programs(ground, groups, fused)
     if not programs:
         return None
-    build = _Builder(model.clone(), graph)
+    build = _GroupWriter(model.clone(), graph)
     members: dict[str, Members] = {}
     name_of = {op.id: op.name for op in graph.operations}
     for group, program in programs:
@@ -133,7 +135,7 @@ def with_fusion(
 
 
 def _programs(
-    ground: Ground, groups: Sequence[Group], fused: frozenset[OpId]
+    ground: GroupSearch, groups: Sequence[Group], fused: frozenset[OpId]
 ) -> list[tuple[Group, Program]]:
     """Each group that becomes a node, with its program: one operation alone is left as it is."""
     graph = ground.graph
@@ -155,7 +157,7 @@ def _programs(
     return found
 
 
-class _Builder:
+class _GroupWriter:
     """Puts nodes into one model in place of others."""
 
     def __init__(self, model: ir.Model, graph: TrainingGraph) -> None:

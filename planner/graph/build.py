@@ -44,10 +44,10 @@ def build_graph(
         placement: where each node runs; None where there is one memory. What crosses between the
             CPU and the device does so by `MemcpyToHost` and `MemcpyFromHost` nodes of the model.
     """
-    return _Builder(model, types, unsized, placement).build()
+    return _GraphBuilder(model, types, unsized, placement).build()
 
 
-class _Builder:
+class _GraphBuilder:
     def __init__(
         self,
         model: ir.Model,

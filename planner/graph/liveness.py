@@ -33,7 +33,7 @@ class LiveRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class LiveTimeline:
     """Live bytes at each step of a schedule.
 
     Attributes:
@@ -122,7 +122,7 @@ def timeline(
     order: Sequence[OpId],
     *,
     workspace_bytes: Mapping[OpId, int] | None = None,
-) -> Timeline:
+) -> LiveTimeline:
     """Live bytes per step, in total and by category; workspace counts at its own step only."""
     steps = len(order)
     ranges = live_ranges(graph, order)
@@ -144,7 +144,7 @@ def timeline(
     total = np.zeros(steps, dtype=np.int64)
     for part in by_category.values():
         total += part
-    return Timeline(
+    return LiveTimeline(
         order=tuple(order),
         live_bytes=total,
         by_category=by_category,

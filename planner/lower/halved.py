@@ -56,13 +56,13 @@ def with_halves(
         dtype: BFLOAT16 or FLOAT16.
     """
     clone = model.clone()
-    build = _Builder(clone, types, graph, dtype)
+    build = _CastWriter(clone, types, graph, dtype)
     for one in saved:
         build.halve(one)
     return Halved(model=clone, types=build.types, made=frozenset(build.made))
 
 
-class _Builder:
+class _CastWriter:
     """Adds casts to one model, under names that nothing in it has."""
 
     def __init__(

@@ -104,7 +104,7 @@ def with_residence(
             what is on the host where it is.
     """
     clone = model.clone()
-    build = _Builder(clone, types)
+    build = _PagingWriter(clone, types)
     inputs: dict[str, ir.Value] = {str(v.name): v for v in clone.graph.inputs}
     sources = {**clone.graph.initializers, **inputs}
     for name, value in sources.items():
@@ -120,7 +120,7 @@ def with_residence(
     )
 
 
-class _Builder:
+class _PagingWriter:
     """Adds copies to one model, under names that nothing in it has."""
 
     def __init__(self, model: ir.Model, types: Mapping[str, ValueType]) -> None:

@@ -19,11 +19,11 @@ from planner.graph.marks import PLANNER_ATTRIBUTE
 from planner.graph.model import Role, TrainingGraph
 from planner.graph.rules import COMING_IN, SWAP_DOMAIN, SWAP_OPERATORS
 from planner.graph.schedule import behind_parents, reverse_dfs_order
-from planner.lower.anchors import own_type
-from planner.lower.realize import UnanchoredError, realize
-from planner.lower.riders import carried
+from planner.lower.order.anchors import own_type
+from planner.lower.order.realize import UnanchoredError, realize
+from planner.lower.order.riders import carried
 from planner.lower.sequence import Sequencer
-from planner.lower.steps import Step, swap_attributes
+from planner.lower.steps import PlannedStep, swap_attributes
 from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
@@ -42,7 +42,7 @@ class Rewritten:
 
     Attributes:
         planned_order: names of all its nodes, in the order in which ONNX Runtime must run them.
-        anchors: how many nodes pin the order (`planner.lower.anchors`).
+        anchors: how many nodes pin the order (`planner.lower.order.anchors`).
         action_nodes: for each action of the schedule, the name of its node.
         like: for each new value, the original value whose type and shape it has.
         types: of every value that was added.
@@ -115,12 +115,12 @@ def rewrite(
     )
 
 
-def _pins(sequencer: Sequencer, step: Step, pinned: frozenset[str]) -> list[Step]:
+def _pins(sequencer: Sequencer, step: PlannedStep, pinned: frozenset[str]) -> list[PlannedStep]:
     anchors = [sequencer.anchor(step, v) for v in step.writes.values() if v in pinned]
     return [anchor for anchor in anchors if anchor is not None]
 
 
-def _likeness(graph: TrainingGraph, steps: Sequence[Step]) -> dict[str, str]:
+def _likeness(graph: TrainingGraph, steps: Sequence[PlannedStep]) -> dict[str, str]:
     found: dict[str, str] = {}
     for step in steps:
         if step.op is not None:
@@ -132,7 +132,7 @@ def _likeness(graph: TrainingGraph, steps: Sequence[Step]) -> dict[str, str]:
     return found
 
 
-def _added_types(sequencer: Sequencer, steps: Sequence[Step]) -> dict[str, ValueType]:
+def _added_types(sequencer: Sequencer, steps: Sequence[PlannedStep]) -> dict[str, ValueType]:
     """Element type and shape of what the steps make that the original model has not."""
     tensors = sequencer.graph.tensors
     found: dict[str, ValueType] = {}
@@ -154,7 +154,9 @@ def _value_type(dtype: str, shape: tuple[int, ...]) -> ValueType:
     return ValueType(dtype=ir.DataType[dtype.upper()], shape=shape)
 
 
-def _arrange(sequencer: Sequencer, steps: list[Step], order: str) -> tuple[list[Step], list[Step]]:
+def _arrange(
+    sequencer: Sequencer, steps: list[PlannedStep], order: str
+) -> tuple[list[PlannedStep], list[PlannedStep]]:
     """(steps in file order, steps in the order they will run), anchors included."""
     if order == "priority":
         return steps, steps
@@ -191,13 +193,13 @@ def _arrange(sequencer: Sequencer, steps: list[Step], order: str) -> tuple[list[
     return file_steps, planned
 
 
-def _parents(steps: Sequence[Step]) -> list[list[int]]:
+def _parents(steps: Sequence[PlannedStep]) -> list[list[int]]:
     """For each step, those whose outputs it reads."""
     made_by = {value: i for i, step in enumerate(steps) for value in step.writes.values()}
     return [sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps]
 
 
-def _file_place(graph: TrainingGraph, step: Step) -> int:
+def _file_place(graph: TrainingGraph, step: PlannedStep) -> int:
     """Where the original's file has what a step is, or copies."""
     if step.op is not None:
         return step.op
@@ -205,14 +207,14 @@ def _file_place(graph: TrainingGraph, step: Step) -> int:
     return graph.tensors[step.tensor].producer or 0
 
 
-def _may_ride(graph: TrainingGraph, step: Step) -> bool:
+def _may_ride(graph: TrainingGraph, step: PlannedStep) -> bool:
     """Whether it moves no bytes."""
     return step.role is Role.BARRIER or (step.op is not None and graph.operations[step.op].is_view)
 
 
 def _with_shapes_behind(
-    graph: TrainingGraph, planned: list[Step], file_steps: Sequence[Step]
-) -> list[Step]:
+    graph: TrainingGraph, planned: list[PlannedStep], file_steps: Sequence[PlannedStep]
+) -> list[PlannedStep]:
     """`planned` as a build runs it that moves every Shape and Size behind what it reads."""
     parents = _parents(planned)
     place = {step.name: i for i, step in enumerate(file_steps)}
@@ -245,7 +247,7 @@ class _Writer:
         for node in model.graph:
             self.values.update((str(v.name), v) for v in node.outputs if v.name)
 
-    def write(self, steps: Sequence[Step]) -> None:
+    def write(self, steps: Sequence[PlannedStep]) -> None:
         """Replace the graph's nodes by `steps`."""
         before = list(self.model.graph)
         created = [self._create(step) for step in steps]
@@ -269,7 +271,7 @@ class _Writer:
                     node.replace_input_with(i, None)
         self.model.graph.extend(created)
 
-    def _create(self, step: Step) -> ir.Node:
+    def _create(self, step: PlannedStep) -> ir.Node:
         """The node of a step with its outputs; inputs follow in `_connect`."""
         if step.op is not None and not step.copy:
             node = self.nodes[self.graph.operations[step.op].name]
@@ -287,7 +289,7 @@ class _Writer:
             self.values[str(value.name)] = value
         return node
 
-    def _facts(self, step: Step) -> dict[str, str]:
+    def _facts(self, step: PlannedStep) -> dict[str, str]:
         """Metadata of an added node: its role, and what it is a copy of or is made for."""
         facts = {"role": step.role.value}
         tensors = self.graph.tensors
@@ -307,7 +309,7 @@ class _Writer:
             facts["bytes"] = str(tensors[step.tensor].bytes if moves else 0)
         return facts
 
-    def _copy(self, step: Step) -> ir.Node:
+    def _copy(self, step: PlannedStep) -> ir.Node:
         assert step.op is not None
         original = self.nodes[self.graph.operations[step.op].name]
         outputs = [
@@ -325,7 +327,7 @@ class _Writer:
             name=step.name,
         )
 
-    def _added(self, step: Step) -> ir.Node:
+    def _added(self, step: PlannedStep) -> ir.Node:
         assert step.tensor is not None
         like = self.values[self.graph.tensors[step.tensor].name]
         tensor = self.graph.tensors[step.tensor]
@@ -356,7 +358,7 @@ class _Writer:
             name=step.name,
         )
 
-    def _inputs(self, step: Step) -> list[ir.Value | None]:
+    def _inputs(self, step: PlannedStep) -> list[ir.Value | None]:
         """The values that a step's node reads, by input position."""
         if step.op is None:
             values: list[ir.Value | None] = [self.values[name] for name in step.reads.values()]
@@ -372,7 +374,7 @@ class _Writer:
         names = [None if v is None or not v.name else str(v.name) for v in original.inputs]
         return [None if n is None else self.values[step.reads.get(n, n)] for n in names]
 
-    def _captured(self, node: ir.Node, step: Step) -> dict[ir.Value, ir.Value]:
+    def _captured(self, node: ir.Node, step: PlannedStep) -> dict[ir.Value, ir.Value]:
         """For what a node's bodies capture, the values that they read in its stead."""
         found: dict[ir.Value, ir.Value] = {}
         for value in captured(node):

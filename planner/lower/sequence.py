@@ -13,8 +13,8 @@ from planner.formulate import Formulation
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.graph.rules import COPIES
 from planner.lower import steps
-from planner.lower.anchors import Anchorer
-from planner.lower.steps import Step
+from planner.lower.order.anchors import Anchorer
+from planner.lower.steps import PlannedStep
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action, ActionKind
 from planner.targets import CPU, Target
@@ -43,7 +43,7 @@ class Sequencer(Anchorer):
     ) -> None:
         super().__init__(graph, names, target, opset)
         self.form = formulation
-        self.steps: list[Step] = []
+        self.steps: list[PlannedStep] = []
         self.value: dict[TensorId, str] = {t.id: t.name for t in graph.tensors}
         self.views: dict[TensorId, list[TensorId]] = {}
         for t in graph.tensors:
@@ -64,7 +64,7 @@ class Sequencer(Anchorer):
         self.action_nodes: list[str] = []
         self.stage = 0
 
-    def build(self, actions: Sequence[Action]) -> list[Step]:
+    def build(self, actions: Sequence[Action]) -> list[PlannedStep]:
         """Steps for `actions`, views and barriers included.
 
         Raises:
@@ -139,7 +139,7 @@ class Sequencer(Anchorer):
         copy = self.copies.get(producer, -1) + 1
         self.copies[producer] = copy
         name = self.graph.tensors[tensor].name
-        step = Step(role=Role.ORIGINAL, name=op.name, op=producer, copy=copy, reads=reads)
+        step = PlannedStep(role=Role.ORIGINAL, name=op.name, op=producer, copy=copy, reads=reads)
         step.writes = {name: name}
         if copy:
             step.role = Role.RECOMPUTE
@@ -162,7 +162,7 @@ class Sequencer(Anchorer):
         self.copies.setdefault(op_id, 0)
         self.nodes[op_id] = op.name
         self.steps.append(
-            Step(role=Role.ORIGINAL, name=op.name, op=op_id, reads=reads, writes=writes)
+            PlannedStep(role=Role.ORIGINAL, name=op.name, op=op_id, reads=reads, writes=writes)
         )
         self.made.update(op.outputs)
 
@@ -198,7 +198,7 @@ class Sequencer(Anchorer):
             for t in op.outputs
         }
         self.steps.append(
-            Step(
+            PlannedStep(
                 role=Role.PAGE_IN if op.role is Role.PAGE_IN else Role.RECOMPUTE,
                 name=self.names.fresh(f"{op.name}__recompute_{copy}"),
                 op=op_id,
@@ -211,7 +211,7 @@ class Sequencer(Anchorer):
         for t in op.outputs:
             self._renew(t, writes[self.graph.tensors[t].name])
 
-    def _added(self, step: Step, writes: str) -> str:
+    def _added(self, step: PlannedStep, writes: str) -> str:
         """Append a node of planner's own with one output, under names that are free; the output's."""
         output = self.names.fresh(writes)
         step.name = self.names.fresh(step.name)
@@ -223,7 +223,9 @@ class Sequencer(Anchorer):
     def _scratch(self, tensor: TensorId, value: str) -> str:
         """A buffer of its own, of the same shape, for an input that the kernel writes over."""
         output = f"{self.graph.tensors[tensor].name}__scratch_{self.number + 1}"
-        step = Step(role=Role.SCRATCH, name=f"{output}__node", tensor=tensor, reads={"": value})
+        step = PlannedStep(
+            role=Role.SCRATCH, name=f"{output}__node", tensor=tensor, reads={"": value}
+        )
         step.op_type = "Neg"  # any operator with a result of the same shape
         return self._added(step, output)
 
@@ -238,7 +240,9 @@ class Sequencer(Anchorer):
         key = (reads[name], self.stage)
         if key not in self.barriers:
             output = f"{name}__barrier_{self.number + 1}"
-            step = Step(role=Role.BARRIER, name=f"{output}__node", op_type="Reshape", tensor=tensor)
+            step = PlannedStep(
+                role=Role.BARRIER, name=f"{output}__node", op_type="Reshape", tensor=tensor
+            )
             step.reads = {"": reads[name]}
             self.barriers[key] = self._added(step, output)
         reads[name] = self.barriers[key]
@@ -301,7 +305,7 @@ class Sequencer(Anchorer):
             step = steps.from_host(output, tensor, self.host[tensor], count)
             self._renew(tensor, self._added(step, output))
 
-    def _comes(self, step: Step, output: str) -> None:
+    def _comes(self, step: PlannedStep, output: str) -> None:
         """A copy in begins; SwapInDone will make `output` of it."""
         assert step.tensor is not None
         made = self._added(step, f"{output}__coming")
@@ -327,7 +331,7 @@ class Sequencer(Anchorer):
         frees a buffer after its last reader, and one without any only at the end of the run."""
         read = {value for step in self.steps for value in step.reads.values()}
         outputs = {self.graph.tensors[t].name for t in self.graph.outputs}
-        steps: list[Step] = []
+        steps: list[PlannedStep] = []
         for step in self.steps:
             steps.append(step)
             if step.role is Role.SWAP_IN and step.writes[""] not in read:

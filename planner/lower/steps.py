@@ -37,7 +37,7 @@ from planner.graph.rules import (
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class PlannedStep:
     """One node of the rewritten graph, in planned order.
 
     Attributes:
@@ -64,19 +64,19 @@ class Step:
     on_cpu: bool = False
 
 
-def to_host(name: str, tensor: TensorId, source: str) -> Step:
+def to_host(name: str, tensor: TensorId, source: str) -> PlannedStep:
     """A copy out on the stream of the operations."""
     return _copy(Role.SWAP_OUT, TO_HOST, f"{name}__swap_out", tensor, {"": source})
 
 
-def from_host(output: str, tensor: TensorId, source: str, count: int) -> Step:
+def from_host(output: str, tensor: TensorId, source: str, count: int) -> PlannedStep:
     """The `count`-th copy back on the stream of the operations; its output is `output`."""
     step = _copy(Role.SWAP_IN, FROM_HOST, f"{output}__node", tensor, {"": source})
     step.copy = count
     return step
 
 
-def begin(tensor: TensorId, reads: str | None) -> Step:
+def begin(tensor: TensorId, reads: str | None) -> PlannedStep:
     """The node that names a run.
 
     Args:
@@ -87,51 +87,53 @@ def begin(tensor: TensorId, reads: str | None) -> Step:
     return _copy(Role.SWAP_BEGIN, SWAP_BEGIN, "planner__swap_begin", tensor, of)
 
 
-def out(name: str, tensor: TensorId, source: str, run: str) -> Step:
+def out(name: str, tensor: TensorId, source: str, run: str) -> PlannedStep:
     """A copy out beside the operations begins."""
     reads = {"": source, "run": run}
     return _copy(Role.SWAP_OUT, SWAP_OUT, f"{name}__swap_out", tensor, reads)
 
 
-def out_done(name: str, tensor: TensorId, token: str, source: str) -> Step:
+def out_done(name: str, tensor: TensorId, token: str, source: str) -> PlannedStep:
     """It is waited for."""
     reads = {"": token, "of": source}
     return _copy(Role.SWAP_OUT_DONE, SWAP_OUT_DONE, f"{name}__swap_out_done", tensor, reads)
 
 
-def back(output: str, tensor: TensorId, token: str, count: int) -> Step:
+def back(output: str, tensor: TensorId, token: str, count: int) -> PlannedStep:
     """The `count`-th copy back begins, which will be `output`."""
     step = _copy(Role.SWAP_IN, SWAP_IN, f"{output}__node", tensor, {"": token})
     step.copy = count
     return step
 
 
-def load(role: Role, output: str, tensor: TensorId, host: str, run: str) -> Step:
+def load(role: Role, output: str, tensor: TensorId, host: str, run: str) -> PlannedStep:
     """A copy in of what lives on the host begins, which will be `output`."""
     reads = {"": host, "run": run}
     return _copy(role, LOAD_IN, f"{output}__node", tensor, reads)
 
 
-def store_to(name: str, tensor: TensorId) -> Step:
+def store_to(name: str, tensor: TensorId) -> PlannedStep:
     """An output of that name, which will live on the host."""
     step = _copy(Role.STORE_TO, STORE_TO, f"{name}__store_to", tensor, {})
     step.writes = {"": name}
     return step
 
 
-def store(name: str, tensor: TensorId, source: str, run: str) -> Step:
+def store(name: str, tensor: TensorId, source: str, run: str) -> PlannedStep:
     """A copy out to the output of that name begins."""
     reads = {"": source, "run": run, "to": name}
     return _copy(Role.PAGE_OUT, STORE_OUT, f"{name}__store", tensor, reads)
 
 
-def back_done(output: str, tensor: TensorId, coming: str) -> Step:
+def back_done(output: str, tensor: TensorId, coming: str) -> PlannedStep:
     """It is waited for."""
     return _copy(Role.SWAP_IN_DONE, SWAP_IN_DONE, f"{output}__done", tensor, {"": coming})
 
 
-def _copy(role: Role, op_type: str, name: str, tensor: TensorId, reads: dict[str, str]) -> Step:
-    return Step(role=role, op_type=op_type, name=name, tensor=tensor, reads=reads)
+def _copy(
+    role: Role, op_type: str, name: str, tensor: TensorId, reads: dict[str, str]
+) -> PlannedStep:
+    return PlannedStep(role=role, op_type=op_type, name=name, tensor=tensor, reads=reads)
 
 
 def swap_attributes(op_type: str, tensor: Tensor) -> list[ir.Attr]:

@@ -74,7 +74,7 @@ def unfold(
     if not any(_is_folded(v, types, original_initializers) for v in _initializers(model)):
         return Unfolded(model=model, types=types, names=(), bytes=0)
     clone = model.clone()
-    build = _Builder(clone)
+    build = _UnfoldWriter(clone)
     found = dict(types)
     names: list[str] = []
     freed = 0
@@ -163,7 +163,7 @@ def _source(graph: ir.Graph, constant: ir.Value, candidates: Sequence[ir.Value])
 
 
 def _replace(
-    build: _Builder, value: ir.Value, kind: ValueType, fill: np.ndarray, source: ir.Value
+    build: _UnfoldWriter, value: ir.Value, kind: ValueType, fill: np.ndarray, source: ir.Value
 ) -> dict[str, ValueType]:
     """Put the nodes where they may stand: before the first reader, behind the source."""
     graph, name = build.model.graph, str(value.name)
@@ -193,7 +193,7 @@ def _replace(
 
 
 def _replace_beside(
-    build: _Builder, value: ir.Value, kind: ValueType, fill: np.ndarray, host: ir.Value
+    build: _UnfoldWriter, value: ir.Value, kind: ValueType, fill: np.ndarray, host: ir.Value
 ) -> tuple[dict[str, ValueType], set[str]]:
     """The same for a target whose memory is its own: types of the new values, and the nodes that run
     on the CPU."""
@@ -221,7 +221,7 @@ def _replace_beside(
     return types, {str(node.name) for node in arithmetic}
 
 
-class _Builder:
+class _UnfoldWriter:
     """Makes values and nodes of one model, under names that nothing in it has."""
 
     def __init__(self, model: ir.Model) -> None:

@@ -55,7 +55,7 @@ def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Em
         ModelError: a total cannot be fed back, by name.
     """
     clone = model.clone()
-    build = _Builder(clone, flow, runs)
+    build = _TotalsWriter(clone, flow, runs)
     own = has_accumulators(clone)
     scaled, made = [], []
     for name, kind in kinds.items():
@@ -81,7 +81,7 @@ def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Em
     )
 
 
-class _Builder:
+class _TotalsWriter:
     """Adds totals to one model, under names that nothing in it has."""
 
     def __init__(self, model: ir.Model, flow: Flow, runs: int) -> None:

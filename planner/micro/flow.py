@@ -87,7 +87,7 @@ def flow_of(
         ModelError: samples are coupled, so that runs on parts of the batch do not add up to one on all of
             it; the operation is named.
     """
-    walk = _Walk(model, batch, types, other)
+    walk = _FlowWalk(model, batch, types, other)
     walk.follow()
     needed = _needed(model)
     nodes = [node for node in model.graph if any(v.name in needed for v in node.outputs)]
@@ -117,7 +117,7 @@ def flow_of(
     )
 
 
-class _Walk:
+class _FlowWalk:
     """One pass through the nodes of a model, in their order."""
 
     def __init__(

@@ -47,7 +47,7 @@ def kinds_by_rules(model: ir.Model, flow: Flow, names: Sequence[str]) -> Kinds:
     Raises:
         ModelError: it cannot be told of one of them; the first node without a rule is named.
     """
-    walk = _Walk(model, flow)
+    walk = _ShareWalk(model, flow)
     walk.follow()
     outputs = [str(v.name) for v in model.graph.outputs]
     found: dict[str, str] = {}
@@ -57,7 +57,7 @@ def kinds_by_rules(model: ir.Model, flow: Flow, names: Sequence[str]) -> Kinds:
     return Kinds(of=found)
 
 
-class _Walk:
+class _ShareWalk:
     """One pass through the nodes, in their order."""
 
     def __init__(self, model: ir.Model, flow: Flow) -> None:

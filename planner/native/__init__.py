@@ -113,7 +113,7 @@ def page_locked(size_bytes: int) -> memoryview | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class MemoryPool:
     """A memory pool of this process.
 
     Attributes:
@@ -138,15 +138,15 @@ class Pool:
     spilled_most_bytes: int
 
 
-def pool(*, device: bool = False) -> Pool | None:
+def pool(*, device: bool = False) -> MemoryPool | None:
     """The pool of the session on the CPU that was created last, or of a CUDA device; None where this
     process has none."""
-    names = [field.name for field in fields(Pool)]
+    names = [field.name for field in fields(MemoryPool)]
     values = (ctypes.c_int64 * len(names))()
     if not (there := library().planner_native_pool(device, values, len(names))):
         return None
     assert there == len(names), (there, names)
-    return Pool(**dict(zip(names, values, strict=True)))
+    return MemoryPool(**dict(zip(names, values, strict=True)))
 
 
 def restart_pool_peaks(*, device: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Base orders: order alone is free memory.
 
 Each candidate is a topological order of a problem's operations.
-Any of them can be run by ONNX Runtime under default options (`planner.lower.realize`).
+Any of them can be run by ONNX Runtime under default options (`planner.lower.order.realize`).
 """
 
 from __future__ import annotations

@@ -14,14 +14,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from planner.choices import BudgetOf, OrderTarget, Swap
-from planner.chunking import MAX_CHUNKS
+from planner.choices import MAX_CHUNKS, BudgetOf, CastSaved, FuseMode, OrderTarget, Swap
 from planner.disk import Disk
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.files.reading import MAX_BYTES, shown
-from planner.fusing import FuseMode
-from planner.halving import CastSaved
 from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
 from planner.targets import Device

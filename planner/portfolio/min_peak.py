@@ -63,7 +63,7 @@ def min_peak(
     deadline = clock.now() + time_limit_s
     max_sets = min(policy.max_sets, int(policy.sets_per_s * time_limit_s))
     low, _ = unmaking_bound(problem, max_sets=max_sets)
-    search = _Search(problem, deadline, policy)
+    search = _CapacitySearch(problem, deadline, policy)
     if start is not None:
         search.take(start)
     if search.best.peak_bytes > low and problem.allow_swap:
@@ -132,7 +132,7 @@ def _least(found: Mapping[int, Candidate]) -> float:
     return min((candidate.peak_bytes for candidate in found.values()), default=math.inf)
 
 
-class _Search:
+class _CapacitySearch:
     """Tries capacities; keeps the plan with the least peak."""
 
     def __init__(self, problem: Problem, deadline: float, numbers: LeastPeakPolicy) -> None:

@@ -19,11 +19,11 @@ from planner.portfolio.solve import solve, solved_of
 from planner.portfolio.table import POLICY, Policy
 from planner.processes.sharing import share_out
 from planner.processes.workers import Beside
-from planner.search.cutting_loop import bound_at_peak
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
 from planner.search.engines.simple import Greedy
 from planner.search.patience import Patience
+from planner.search.program.cutting_loop import bound_at_peak
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import At
 
@@ -87,7 +87,7 @@ _Engine = Callable[[None, _Turn], list[Solved]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class RaceMeans:
     """What a race is run with, which does not decide it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Means:
     helper: Beside | None = None
 
 
-MEANS = Means()
+MEANS = RaceMeans()
 """Nobody is told, and all is run here."""
 
 
@@ -109,7 +109,7 @@ def race(
     time_limit_s: float,
     pins_us: Sequence[float] | None = None,
     patience: Patience | None = None,
-    means: Means = MEANS,
+    means: RaceMeans = MEANS,
     policy: Policy = POLICY,
 ) -> list[Runner]:
     """A rough plan in each order, a search in the best few, then a longer one in the best of those.
@@ -195,7 +195,7 @@ class _Field:
 
     problems: Sequence[Problem]
     pins_us: Sequence[float]
-    means: Means
+    means: RaceMeans
     patience: Patience | None
     policy: Policy
     levers: dict[bool, list[float]] = field(default_factory=dict)

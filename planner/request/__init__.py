@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from planner.bounding import Bound, Given, bound_texts, bounds_of
+from planner.bounding import Given, UpperBound, bound_texts, bounds_of
 from planner.choices import BudgetOf, OrderTarget
 from planner.positions import dims_of, sizes_of, sizes_to_look_for
 from planner.request.asking import (
@@ -275,7 +275,7 @@ class Request:
         ),
     ] = field(default_factory=dict)
     bounds: Annotated[
-        tuple[Bound, ...],
+        tuple[UpperBound, ...],
         _size(
             "--bound",
             "The most that a tensor may be whose size depends on data (elements, a shape, or "

@@ -6,14 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from planner.choices import Copies, Recompute, Swap
-from planner.chunking import SplitMode
+from planner.choices import CastSaved, Copies, Feeds, FuseMode, Recompute, Reside, SplitMode, Swap
 from planner.errors import UsageError
 from planner.files.writing import FileName
-from planner.fusing import FuseMode
-from planner.halving import CastSaved
 from planner.request.asking import BUDGET, LEVERS, WITH_COPIES, is_size, option
-from planner.residing import Feeds, Reside
 from planner.units import parse_micro_batch
 
 if TYPE_CHECKING:
@@ -63,7 +59,7 @@ class Levers:
             "on the host, or each where it takes less time [auto; device where --swap is none].",
             commands=WITH_COPIES,
             unsaid=None,
-            more='On a CPU "auto" and "host" ask for copies (`planner.residing`).',
+            more='On a CPU "auto" and "host" ask for copies (`planner.choices`).',
         ),
     ] = "device"
     feeds: Annotated[
@@ -134,7 +130,7 @@ class Levers:
             "--fuse",
             "Run element operations together, as nodes of planner's native library, where that takes "
             "less time or fits alone: none, those that keep every bit, or others too (CPU, CUDA).",
-            more='"auto" differs in rounding (`planner.fusing`).',
+            more='"auto" differs in rounding (`planner.choices`).',
         ),
     ] = "none"
     pattern: Annotated[

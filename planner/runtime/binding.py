@@ -61,10 +61,10 @@ def bind(
             input, an update of another type or shape than its input, or an output that stays and has open
             dims.
     """
-    needed = {item.name: Kind.of(item) for item in session.get_inputs()}
-    optional = {item.name: Kind.of(item) for item in session.get_overridable_initializers()}
+    needed = {item.name: FeedKind.of(item) for item in session.get_inputs()}
+    optional = {item.name: FeedKind.of(item) for item in session.get_overridable_initializers()}
     inputs = {**needed, **optional}
-    outputs = {item.name: Kind.of(item) for item in session.get_outputs()}
+    outputs = {item.name: FeedKind.of(item) for item in session.get_outputs()}
     _check_known(values, inputs, "input")
     if updates is None:
         updates = {name: name + UPDATED for name in values if name + UPDATED in outputs}
@@ -99,7 +99,7 @@ def bind(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FeedKind:
     """What an input or output is.
 
     Attributes:
@@ -112,7 +112,7 @@ class Kind:
     dims: tuple[int | str | None, ...]
 
     @staticmethod
-    def of(item: Any) -> Kind:
+    def of(item: Any) -> FeedKind:
         """As a session tells it.
 
         Raises:
@@ -124,7 +124,7 @@ class Kind:
             raise UsageError(
                 f"{item.name!r} is {item.type}: planner.bind keeps tensors of numbers; use session.run"
             )
-        return Kind(name=item.name, onnx_type=number, dims=tuple(item.shape))
+        return FeedKind(name=item.name, onnx_type=number, dims=tuple(item.shape))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -166,7 +166,7 @@ class Kind:
             )
         return array if array.flags.c_contiguous else np.array(array, order="C")
 
-    def check_updates(self, before: Kind, shape: Sequence[int]) -> None:
+    def check_updates(self, before: FeedKind, shape: Sequence[int]) -> None:
         """Raise UsageError unless an output like this can be fed as the input `before` of this shape."""
         fits = len(self.dims) == len(shape) and all(
             not isinstance(dim, int) or dim == size
@@ -215,7 +215,7 @@ class _Buffer:
 class _Kept:
     """An input that stays; `update` is the output with its next value, if there is one."""
 
-    kind: Kind
+    kind: FeedKind
     update: str | None
     buffers: list[_Buffer]
 
@@ -230,8 +230,8 @@ class Bound:
 
     session: ort.InferenceSession
     _kept: dict[str, _Kept]
-    _feeds: dict[str, Kind]
-    _results: dict[str, Kind]
+    _feeds: dict[str, FeedKind]
+    _results: dict[str, FeedKind]
     _stays: dict[str, _Kept]
     _bindings: list[Any] = field(init=False)
     _turn: int = field(init=False, default=0)

@@ -304,8 +304,8 @@ def add_plugin(options: ort.SessionOptions, target: Target) -> None:
     Raises:
         UsageError: it is not installed, or sees no device.
     """
-    from planner.runtime.device.provider import webgpu_devices
     from planner.runtime.device.sessions import check_provider
+    from planner.runtime.device.webgpu.provider import webgpu_devices
 
     check_provider(target)
     options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(target.options))

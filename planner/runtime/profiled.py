@@ -139,7 +139,7 @@ class Profiled:
 
 
 @dataclass(slots=True, kw_only=True)
-class Sessions:
+class VerifyingSessions:
     """The sessions of one verification, each of which serves for as much as it can.
 
     Attributes:

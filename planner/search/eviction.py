@@ -116,13 +116,13 @@ class Eviction:
             draw: scores are blurred by factors drawn from it; None leaves them as they are.
         """
         most = MAX_RUNS * len(self.problem.ops)
-        runs = _Walk(self, capacity_bytes, policy, draw).runs(most, deadline)
+        runs = _EvictionWalk(self, capacity_bytes, policy, draw).runs(most, deadline)
         if runs is None:
             return None
         return run_actions(runs)
 
 
-class _Walk:
+class _EvictionWalk:
     """One schedule in the making."""
 
     def __init__(

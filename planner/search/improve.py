@@ -22,7 +22,7 @@ from planner import clock
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.search.evaluate import Evaluator
-from planner.search.fast.arrays import DROP, KEEP, SWAP, Plan, decisions_of, plan_of
+from planner.search.fast.arrays import DROP, KEEP, SWAP, GapChoices, decisions_of, plan_of
 from planner.search.fast.core import Heat
 from planner.search.repair import GreedyRepair
 from planner.search.stop import NEVER, Stop
@@ -92,7 +92,7 @@ class Improver:
         """Take decisions back while the plan still fits and does not get slower."""
         if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
-        search = _Search(self, candidate)
+        search = _Improvement(self, candidate)
         order = search.decided()
         batch = max(1, len(order) // 8)
         while order.size and not self.out_of_time():
@@ -108,7 +108,7 @@ class Improver:
         """Single changes that save time, until none helps."""
         if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
-        search = _Search(self, candidate)
+        search = _Improvement(self, candidate)
         improved = True
         while improved and not self.out_of_time():
             before = search.time_us
@@ -123,7 +123,7 @@ class Improver:
         """Random changes from `candidate`, which fits; the best plan found, perhaps the same."""
         if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
-        search = _Search(self, candidate)
+        search = _Improvement(self, candidate)
         gaps = self._changeable()
         saved = self.evaluator.base.peak_bytes - self.problem.capacity_bytes
         extra = search.time_us - self.problem.base_duration_us
@@ -165,7 +165,7 @@ class Improver:
         return np.array([gap for _, gap in sorted(found)], dtype=np.int64)
 
 
-class _Search:
+class _Improvement:
     """A plan under change."""
 
     def __init__(self, improver: Improver, candidate: Candidate) -> None:
@@ -195,7 +195,7 @@ class _Search:
             some = gaps[start : start + step]
             self.time_us = self.core.change(self.plan, some, choice, batch, self.time_us)
 
-    def better(self, candidate: Candidate, plan: Plan | None = None) -> Candidate:
+    def better(self, candidate: Candidate, plan: GapChoices | None = None) -> Candidate:
         """The plan, or another, as a candidate, if the simulator finds it better than `candidate`."""
         found = self.improver.evaluator.evaluate(decisions_of(self.a, plan or self.plan))
         if self.improver.evaluator.fits(found) and found.time_us <= candidate.time_us:

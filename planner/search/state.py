@@ -16,8 +16,8 @@ from planner.search.statistics import Ledger
 from planner.units import format_part
 
 if TYPE_CHECKING:
-    from planner.search.interval_search import IntervalSearch
     from planner.search.patience import Patience
+    from planner.search.program.interval_search import IntervalSearch
 
 _TIGHT_OF_ADDED = 0.01
 """A plan is tight only where what it adds to the base order's time is within this of the bound."""

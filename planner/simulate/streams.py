@@ -60,7 +60,7 @@ def overlapped(
             -1 where it stays to the end of the run.
         paging: operations that are copies.
     """
-    run = _Course(problem, tensor_of, len(actions), paging)
+    run = _Engines(problem, tensor_of, len(actions), paging)
     starts: list[float] = []
     ends: list[float] = []
     issues: list[float] = []
@@ -80,7 +80,7 @@ def overlapped(
     return Timeline(issue_us=issues, start_us=starts, end_us=ends, waited=run.waited)
 
 
-class _Course:
+class _Engines:
     """A run, action by action.
 
     Attributes:

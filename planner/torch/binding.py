@@ -16,7 +16,7 @@ from torch import Tensor
 
 from planner.errors import ModelError, UsageError
 from planner.export.draws import Draw
-from planner.export.dtypes import as_real, torch_dtype
+from planner.export.write.dtypes import as_real, torch_dtype
 from planner.running.classes import open_session
 
 _CPU = "cpu"
@@ -25,7 +25,7 @@ _STOP_SPINNING = "session.force_spinning_stop"
 """Entry of session options (core/session/onnxruntime_session_options_config_keys.h)."""
 
 
-class Sizes(dict[str, int]):
+class DimSizes(dict[str, int]):
     """Sizes of the open dims in one call, by name."""
 
     def shape(self, dims: tuple[int | str, ...]) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class Entry:
         """PyTorch's element type."""
         return torch_dtype(helper.tensor_dtype_to_np_dtype(self.kind))
 
-    def read(self, tensor: Tensor, sizes: Sizes) -> Tensor:
+    def read(self, tensor: Tensor, sizes: DimSizes) -> Tensor:
         """A tensor as the session reads it: its own memory, or a copy where that is not contiguous.
 
         Args:
@@ -94,11 +94,11 @@ class Entry:
             )
         return plain
 
-    def empty(self, sizes: Sizes) -> Tensor:
+    def empty(self, sizes: DimSizes) -> Tensor:
         """Memory for it, its values undefined."""
         return torch.empty(sizes.shape(self.dims), dtype=self.dtype)
 
-    def drawn(self, draw: Draw, sizes: Sizes) -> Tensor:
+    def drawn(self, draw: Draw, sizes: DimSizes) -> Tensor:
         """A random tensor, from PyTorch's generator."""
         blank = self.empty(sizes)
         if draw.kind == "bernoulli":
@@ -106,7 +106,7 @@ class Entry:
         return blank.uniform_() if draw.kind == "uniform" else blank.normal_()
 
 
-class Bound:
+class TensorSession:
     """A session of a rewritten file, whose inputs and outputs are tensors on the CPU: none is copied.
 
     Runs are made one at a time: the arena of the file has room for one. The session has as many threads

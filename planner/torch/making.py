@@ -25,13 +25,13 @@ from planner.errors import (
 )
 from planner.export.arguments import Given
 from planner.export.dims import OpenDims
-from planner.export.step import Loss, TrainingStep
+from planner.export.trace.step import Loss, TrainingStep
 from planner.export.training import ExportedGraph, export_training_graph, step_of
 from planner.files.temporary import temporary_folder
 from planner.running.kept import planned
 from planner.running.outcome import Job, Status
-from planner.torch.binding import Bound, Entry
-from planner.torch.stepping import Made, Step
+from planner.torch.binding import Entry, TensorSession
+from planner.torch.stepping import ExportedStep, Step
 from planner.torch.watching import Granted, Named
 
 _ERRORS = {
@@ -155,16 +155,16 @@ def _planned(graph: ExportedGraph, job: Job) -> Path:
     return Path(outcome.model)
 
 
-def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> Made:
+def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> ExportedStep:
     """The step of a graph, and of the rewritten file of it."""
     module, proto = traced.module, graph.model.graph
     named = Named(module, graph.parameters)
     inputs = _entries(proto.input)
     stored = {name for name in graph.buffers if name not in inputs}
-    return Made(
+    return ExportedStep(
         module=module,
         constants=traced.constants,
-        session=Bound(path),
+        session=TensorSession(path),
         path=str(path),
         inputs=inputs,
         outputs=_entries(proto.output),

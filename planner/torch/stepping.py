@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from planner.errors import ModelError, UsageError
 from planner.export.arguments import Given
 from planner.export.draws import Draw
-from planner.export.dtypes import as_real
-from planner.export.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
-from planner.export.step import TrainingStep
-from planner.torch.binding import Bound, Entry, Sizes
+from planner.export.trace.step import TrainingStep
+from planner.export.write.dtypes import as_real
+from planner.export.write.lower import GRADIENT_SUFFIX, LOSS, UPDATED_SUFFIX
+from planner.torch.binding import DimSizes, Entry, TensorSession
 from planner.torch.watching import Granted, Named, check_constants
 
 StepOf = Callable[[Given, Given], tuple[TrainingStep, dict[str, Tensor]]]
@@ -29,7 +29,7 @@ StepOf = Callable[[Given, Given], tuple[TrainingStep, dict[str, Tensor]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ExportedStep:
     """An exported step and its session.
 
     Attributes:
@@ -47,7 +47,7 @@ class Made:
 
     module: nn.Module
     constants: Mapping[str, Any]
-    session: Bound
+    session: TensorSession
     path: str
     inputs: Mapping[str, Entry]
     outputs: Mapping[str, Entry]
@@ -84,7 +84,7 @@ class Step(nn.Module):
         module: the user's, whose parameters these are. It may be called for itself at any time.
     """
 
-    def __init__(self, made: Made, step_of: StepOf) -> None:
+    def __init__(self, made: ExportedStep, step_of: StepOf) -> None:
         super().__init__()
         self.module = made.module
         self._made = (made, step_of)
@@ -118,7 +118,7 @@ class Step(nn.Module):
             return (loss, results) if results else loss
         made.check_call(step, tensors)
         state = made.named.tensors(self.module)
-        run = _Run(made, tensors, state)
+        run = _TensorRun(made, tensors, state)
         made.granted.check(step)
         loss: Tensor = _Loss.apply(run, *(state[name] for name in made.trained))  # pyright: ignore
         return (loss, run.results) if made.results else loss
@@ -130,13 +130,13 @@ class Step(nn.Module):
         )
 
 
-class _Run:
+class _TensorRun:
     """One run of the graph, on the tensors of one call."""
 
     def __init__(
-        self, made: Made, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]
+        self, made: ExportedStep, tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]
     ) -> None:
-        self.made, self.state, self.sizes = made, state, Sizes()
+        self.made, self.state, self.sizes = made, state, DimSizes()
         self.results: dict[str, Tensor] = {}
         given = {**state, **tensors}
         self.inputs = {
@@ -179,7 +179,7 @@ class _Loss(torch.autograd.Function):
     """The loss of a run, to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, run: _Run, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, run: _TensorRun, *parameters: Tensor) -> Tensor:
         loss, gradients = run()
         wanted = ctx.needs_input_grad[1:]
         # autograd frees what is saved when a backward pass is done, unless it is asked to keep it

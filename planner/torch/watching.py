@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from planner.errors import UsageError
-from planner.export.lending import as_it_was
-from planner.export.step import PREFIX, TrainingStep
+from planner.export.trace.lending import as_it_was
+from planner.export.trace.step import PREFIX, TrainingStep
 from planner.export.update.reach import is_of_library
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)

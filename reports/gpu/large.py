@@ -22,8 +22,8 @@ from onnx import TensorProto, numpy_helper
 
 import planner
 from planner import native
-from planner.fusing import FuseMode
-from planner.runtime.binding import Bound, Kind, storable
+from planner.choices import FuseMode
+from planner.runtime.binding import Bound, FeedKind, storable
 from planner.runtime.device import sessions
 from planner.runtime.feeds.inputs import make_inputs
 from planner.targets import CPU, CUDA
@@ -277,7 +277,7 @@ class _Run:
         for item, info in zip(session.get_inputs(), read, strict=True):
             device = "cuda" if info.name == "Cuda" else "cpu"
             value = ort.OrtValue.ortvalue_from_numpy(storable(data[item.name]), device, 0)
-            kind, shape = Kind.of(item).onnx_type, data[item.name].shape
+            kind, shape = FeedKind.of(item).onnx_type, data[item.name].shape
             binding.bind_input(item.name, device, 0, kind, shape, value.data_ptr())
             owners.append(value)
         for item, info in zip(session.get_outputs(), made, strict=True):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.formulate import NO_LIMIT
-from planner.pipeline.levers.halves import ranked
-from planner.pipeline.levers.halving import halved
-from planner.pipeline.levers.hosting import everything_on_host
+from planner.pipeline.levers.half.halves import ranked
+from planner.pipeline.levers.half.halving import halved
+from planner.pipeline.levers.host.hosting import everything_on_host
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve.orders import base_orders, formulate_in, least_found_peak

@@ -23,8 +23,8 @@ from typing import Protocol
 import numpy as np
 import onnx
 
+from planner.choices import FuseMode
 from planner.cost.measured import device_names, processor
-from planner.fusing import FuseMode
 from planner.targets import Device
 from reports.peers.networks import Network
 from reports.peers.numbers import Arrays, apart

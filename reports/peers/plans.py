@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from planner import export_training_graph, optimize
-from planner.chunking import SplitMode
+from planner.choices import FuseMode, SplitMode
 from planner.errors import InfeasibleBudgetError, PlannerError
-from planner.fusing import FuseMode
 from planner.results import OptimizeResult, Verification
 from planner.targets import Device
 from reports.peers.networks import Network, drawn

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from planner.export.arguments import Given
-from planner.export.step import Loss
+from planner.export.trace.step import Loss
 
 
 @dataclass(frozen=True, kw_only=True)

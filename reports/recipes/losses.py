@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planner.export.arguments import Given
-from planner.export.step import Loss
+from planner.export.trace.step import Loss
 from reports.recipes.kit import Recipe, classes, cnn, mlp, recipe, rows
 
 

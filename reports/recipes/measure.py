@@ -21,10 +21,10 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 from planner.errors import PlannerError
-from planner.export.dtypes import array_of
 from planner.export.inputs import InputSpec
+from planner.export.trace.wrappers import unwrapped
 from planner.export.training import ExportedGraph, export_training_graph, step_of
-from planner.export.wrappers import unwrapped
+from planner.export.write.dtypes import array_of
 from reports.planned import planned
 from reports.recipes.kit import RECIPES, Make, Recipe
 

@@ -12,7 +12,7 @@ from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.search.decode import Decoder
-from planner.search.rounding import round_solution
+from planner.search.program.rounding import round_solution
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, between, decisions_for, problems
 

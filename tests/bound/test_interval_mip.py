@@ -19,8 +19,8 @@ from planner.search.decode import Decoder
 from planner.search.engine import run_engine
 from planner.search.engines.intervals import IntervalPrograms
 from planner.search.eviction import EVICTION_POLICIES, Eviction
-from planner.search.interval_search import IntervalSearch
-from planner.search.rounding import round_solution
+from planner.search.program.interval_search import IntervalSearch
+from planner.search.program.rounding import round_solution
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import NEVER, after
 from planner.simulate.simulate import simulate

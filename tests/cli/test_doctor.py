@@ -102,7 +102,7 @@ def test_another_onnxruntime_than_the_tested_one_is_a_remark():
 
 
 def test_a_package_that_is_missing_points_to_the_doctor(monkeypatch, tmp_path, capsys):
-    from planner.cli import problem
+    from planner.cli.commands import problem
 
     def gone(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime")

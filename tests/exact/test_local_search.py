@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.exact.descent import descend
-from planner.exact.local_search import Until, improve_locally
-from planner.exact.neighbourhoods import Kind, Neighbourhoods
+from planner.exact.local_search import SearchEnd, improve_locally
+from planner.exact.neighbourhoods import Neighbourhood, Neighbourhoods
 from planner.exact.policy import ExactPolicy
 from planner.plan.problem import ActionKind, Problem
 from planner.plan.stages import MemoryProfile, base_plan, stage_schedule
@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_made_to_fit(data, problem):
         tight,
         start,
         SearchSettings(limit_s=1.0),
-        until=Until(bound_us=simulate(tight, known).time_us),
+        until=SearchEnd(bound_us=simulate(tight, known).time_us),
     )
     assert simulate(tight, found).peak_bytes <= tight.capacity_bytes
     assert stats.rounds > 0 or found == start
@@ -77,7 +77,7 @@ def test_one_worker_finds_the_same_for_the_same_seed():
     long = SearchSettings(limit_s=60)
     for _ in range(2):
         rounds[0] = 0
-        until = Until(asked=stop)
+        until = SearchEnd(asked=stop)
         plans.append(improve_locally(problem, base_actions(problem), long, until=until)[0])
     assert plans[0] == plans[1]
 
@@ -88,7 +88,7 @@ def test_two_workers_fit_a_layered_graph():
         problem,
         base_actions(problem),
         SearchSettings(limit_s=30, workers=2),
-        until=Until(bound_us=1e12),
+        until=SearchEnd(bound_us=1e12),
     )
     assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
     assert stats.fit_s is not None
@@ -167,7 +167,7 @@ def test_a_part_is_no_larger_than_the_policy_says(monkeypatch):
 
 
 @settings(max_examples=30, deadline=None)
-@given(data=st.data(), problem=problems(max_ops=14), kind=st.sampled_from(list(Kind)))
+@given(data=st.data(), problem=problems(max_ops=14), kind=st.sampled_from(list(Neighbourhood)))
 def test_neighbourhoods_free_what_may_be_freed(data, problem, kind):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     peak = MemoryProfile(problem, base_plan()).peak_bytes

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from planner.export.assigning import assigned
+from planner.export.apart.assigning import assigned
 from planner.export.errors import ExportError
 from planner.export.training import export_training_graph
 

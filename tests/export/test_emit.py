@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from planner.errors import UsageError
-from planner.export.emit import ABSENT, Builder, value_info
+from planner.export.write.emit import ABSENT, Builder, value_info
 
 FLOAT = np.dtype(np.float32)
 

@@ -25,8 +25,8 @@ from planner.export.errors import (
     InvalidLoss,
     UnsupportedOperator,
 )
-from planner.export.files import save
 from planner.export.inputs import InputSpec, draw_inputs, read_specs
+from planner.export.write.files import save
 
 FEATURES = InputSpec(shape=(4, 6), dtype="float32", kind="normal")
 LABELS = InputSpec(shape=(4,), dtype="int64", kind="randint", high=3)

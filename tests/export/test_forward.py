@@ -21,9 +21,9 @@ from torch.nn import functional as f
 from planner import optimize
 from planner.cli.main import main
 from planner.errors import UsageError
-from planner.export import gradients
 from planner.export.errors import ExportError
-from planner.export.forward import ForwardTraining, differentiate
+from planner.export.from_onnx import gradients
+from planner.export.from_onnx.forward import ForwardTraining, differentiate
 
 pytest.importorskip("onnxsim")
 

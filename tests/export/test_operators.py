@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from planner.export.apart.linalg import LARGEST
 from planner.export.errors import DataDependentControlFlow, ExportError, UnsupportedOperator
 from planner.export.inputs import InputSpec
-from planner.export.linalg import LARGEST
 from planner.export.training import export_training_graph
 from tests.export.test_reach import SAMPLED, VOLUME, Sampled
 from tests.export.test_rules import FLOATS, IMAGES, INDICES, Weighted, check, ramp

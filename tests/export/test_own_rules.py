@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from planner.export import torchlib
 from planner.export.aten.registry import RULES, Result, Rule
 from planner.export.training import export_training_graph
+from planner.export.write import torchlib
 from tests.export import test_reach, test_rules
 from tests.export.test_rules import CONVOLUTIONS, Weighted, ramp
 

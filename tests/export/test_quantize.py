@@ -15,8 +15,8 @@ import torch.ao.quantization as quantization
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from planner.export.apart.quantize import observed
 from planner.export.errors import ExportError
-from planner.export.quantize import observed
 from planner.export.training import export_training_graph
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

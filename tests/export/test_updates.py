@@ -26,9 +26,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from planner import optimize
 from planner.errors import UsageError
 from planner.export.aten.registry import RULES
-from planner.export.dtypes import array_of
 from planner.export.errors import ExportError, OtherStep, UpdateRefused
 from planner.export.training import ExportedGraph, export_training_graph
+from planner.export.write.dtypes import array_of
 
 STEPS = 3
 Made = optim.Optimizer | Callable[[], Any]

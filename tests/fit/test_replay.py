@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from planner.fit import search
 from planner.fit.demands import Demands, demands_of, demands_of_plan
-from planner.fit.replay import Limits, most_in_use, rooms
+from planner.fit.replay import ReplayLimits, most_in_use, rooms
 from planner.fit.search import fit, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
@@ -40,7 +40,7 @@ def demands(graph: TrainingGraph, order: Sequence[OpId], per_unit: int = 1) -> D
 
 def room(wanted: Demands, order: Sequence[int], cap: int, first: int) -> int:
     """Units that there is room for."""
-    (found,) = rooms(wanted, np.array(order), Limits(cap, 0, 1 << 60), np.array([first]))
+    (found,) = rooms(wanted, np.array(order), ReplayLimits(cap, 0, 1 << 60), np.array([first]))
     return int(found)
 
 

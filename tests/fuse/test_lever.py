@@ -11,10 +11,10 @@ import onnxruntime as ort
 import pytest
 
 from planner import api, native
+from planner.choices import FuseMode
 from planner.errors import ModelError, UsageError
-from planner.fusing import FuseMode
 from planner.pipeline.answer.explain import explain
-from planner.pipeline.levers.fusing import fused, fused_nodes
+from planner.pipeline.levers.fuse.fusing import fused, fused_nodes
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.solve.orders import least_possible_peak
 from planner.report.document.outcome import optimize_document

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper as h
 
-from planner.graph.build import _Builder, build_graph
+from planner.graph.build import _GraphBuilder, build_graph
 from planner.graph.model import Category, Operation, OpId, Tensor, TensorId, TrainingGraph
 from planner.graph.schedule import (
     default_order,
@@ -140,7 +140,9 @@ def test_what_comes_before_the_loss(proto, data):
         before |= new
         stack.extend(new)
     consumers = {t.name: list(t.consumers) for t in graph.tensors}
-    assert _Builder(model, types, frozenset(), None)._forward_ops(consumers, producer) == before
+    assert (
+        _GraphBuilder(model, types, frozenset(), None)._forward_ops(consumers, producer) == before
+    )
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from planner.graph.liveness import Timeline, live_ranges, timeline
+from planner.graph.liveness import LiveTimeline, live_ranges, timeline
 from planner.graph.model import Category, OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order, priority_order
 from planner.runtime.memory.memcheck import measured
@@ -168,7 +168,7 @@ def test_a_graph_without_operations_has_only_what_is_persistent():
     assert (line.peak_bytes, line.peak_step) == (VECTOR, 0)
 
 
-def check_consistency(graph: TrainingGraph, line: Timeline) -> None:
+def check_consistency(graph: TrainingGraph, line: LiveTimeline) -> None:
     steps = len(line.order)
     assert len(line.live_bytes) == steps
     total = np.sum(list(line.by_category.values()), axis=0)

@@ -18,7 +18,7 @@ from planner.graph.operators.table import listed, operator_of, rows
 from planner.graph.operators.training import TRAINING
 from planner.graph.reasons import why_once
 from planner.graph.rules import alias_pairs, inplace_pairs, view_input, written_inputs
-from planner.lower import row_rules
+from planner.lower.chunks import row_rules
 from planner.micro import share_rules
 from planner.runtime.memory import workspace
 

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from planner import api
 from planner.graph.marks import PLANNER_ATTRIBUTE
-from planner.lower.anchors import last_number
+from planner.lower.order.anchors import last_number
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.onnxio.load import load_model
 from planner.onnxio.names import FreeNames, name_nodes

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.schedule import reverse_dfs_order
-from planner.lower.dynamic_order import DynamicOrder
-from planner.lower.realize import UnanchoredError, _first, _Search, _Way, realize
-from planner.lower.riders import carried
+from planner.lower.order.dynamic_order import DynamicOrder
+from planner.lower.order.realize import UnanchoredError, _first, _OrderSearch, _RootSearch, realize
+from planner.lower.order.riders import carried
 
 
 @st.composite
@@ -142,7 +142,7 @@ def test_edges_are_added_unless_they_close_a_cycle(parents, data):
 @given(sequences())
 def test_a_step_needs_itself_and_its_ancestors(parents):
     net = network(parents)
-    search = _Search(parents, DynamicOrder(parents, range(len(parents))))
+    search = _OrderSearch(parents, DynamicOrder(parents, range(len(parents))))
     for step in net:
         needed = {other for other in net if search._needs(step, other)}
         assert needed == {step, *nx.ancestors(net, step)}
@@ -189,9 +189,9 @@ def test_an_anchor_that_may_not_stand_is_an_error_that_names_the_step():
 @given(sequences(), st.data())
 def test_a_search_that_goes_on_is_one_from_the_start(parents, data):
     has_reader = [any(v in ps for ps in parents) for v in range(len(parents))]
-    search = _Search(parents, DynamicOrder(parents, _late_first(parents, has_reader)))
+    search = _OrderSearch(parents, DynamicOrder(parents, _late_first(parents, has_reader)))
     root = len(parents) - 1
-    way = _Way(root)
+    way = _RootSearch(root)
     while search.position <= root:
         reached = search.go_on(way)
         down = list(way.down())
@@ -214,7 +214,7 @@ def test_the_way_down_to_an_anchor_is_gone_once(monkeypatch):
             looked_at[0] += 1
             return super().__getitem__(step)
 
-    class Counting(_Search):
+    class Counting(_OrderSearch):
         def __init__(self, parents, order):
             super().__init__(parents, order)
             self.parents = Counted(self.parents)
@@ -222,7 +222,7 @@ def test_the_way_down_to_an_anchor_is_gone_once(monkeypatch):
         def put_right(self):
             return False
 
-    monkeypatch.setattr("planner.lower.realize._Search", Counting)
+    monkeypatch.setattr("planner.lower.order.realize._Search", Counting)
     length = 2_000
     parents = [[step - 2] if step > 1 else [] for step in range(length)]
     plan = realize([*parents, [length - 2, length - 1]])

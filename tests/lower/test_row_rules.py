@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.graph.operators.table import rows
-from planner.lower.regions import Ground, Region, Seed
-from planner.lower.rows import Way
-from planner.lower.split import with_split
+from planner.lower.chunks.regions import Ground, Region, Seed
+from planner.lower.chunks.rows import Way
+from planner.lower.chunks.split import with_split
 from planner.onnxio.load import value_types
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.runtime.optimizers.shapes import runtime_types

@@ -19,7 +19,7 @@ from planner.graph.model import Placement, Role
 from planner.lower.residence import may_live_on_host
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import ValueType, checked_types, inferred_types, value_types
-from planner.pipeline.levers.residence import resided
+from planner.pipeline.levers.host.residence import resided
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.solve.read_back import lowered, read_back

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from models.check import distance, main, verify_structure
-from planner.export.emit import Builder, value_info
 from planner.export.optim import SGD
+from planner.export.write.emit import Builder, value_info
 
 FLOAT = np.dtype(np.float32)
 

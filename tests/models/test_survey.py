@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.survey import survey
-from planner.export.emit import Builder, value_info
+from planner.export.write.emit import Builder, value_info
 
 FLOAT = np.dtype(np.float32)
 

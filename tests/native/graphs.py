@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 from onnx import NodeProto, TensorProto, helper
 
-from planner.lower.realize import realize
+from planner.lower.order.realize import realize
 from planner.native import library_path
 
 DOMAIN = "planner.swap"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from planner.fit.demands import READ, RETURN, SCRATCH, TAKE, Demands
-from planner.fit.replay import Limits, climb, rooms
+from planner.fit.replay import ReplayLimits, climb, rooms
 from planner.native.building import SOURCES
 from planner.native.calls import function, words
 from planner.plan.decisions import Choice, Decisions
@@ -140,7 +140,7 @@ def test_memory_that_cannot_be_had_is_an_error():
 
 def test_an_order_that_reads_what_is_not_there_is_an_error():
     demands = demands_of(((TAKE, 0),), ((READ, 0),))
-    limits, firsts = Limits(1024, 256, 1 << 60), np.array([256])
+    limits, firsts = ReplayLimits(1024, 256, 1 << 60), np.array([256])
     assert rooms(demands, np.array([0, 1]), limits, firsts).tolist() == [2]
     with pytest.raises(ValueError, match="none before it makes"):
         rooms(demands, np.array([1, 0]), limits, firsts)

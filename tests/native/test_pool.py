@@ -16,7 +16,7 @@ import onnxruntime as ort
 import pytest
 from onnx import NodeProto, helper
 
-from planner.native import Pool, pool, restart_pool_peaks
+from planner.native import MemoryPool, pool, restart_pool_peaks
 from tests.native.graphs import Feeds, bits, model_of, options, plain, session
 
 PAGE = 4096
@@ -59,7 +59,7 @@ def pooled(model: onnx.ModelProto, pool_bytes: int, page_bytes: int = PAGE) -> o
     return session(model, entries=entries, enable_mem_reuse=False)
 
 
-def facts() -> Pool:
+def facts() -> MemoryPool:
     found = pool()
     assert found is not None
     return found

@@ -12,14 +12,14 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from planner import api
+from planner.choices import HALF_LARGEST
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError, VerificationError
 from planner.graph.model import Role
 from planner.graph.saved import may_be_halved
-from planner.halving import LARGEST
 from planner.pipeline.answer.explain import explain
 from planner.pipeline.levers.choose import plan_with
-from planner.pipeline.levers.halves import ranked
-from planner.pipeline.levers.halving import _has_casts, halved
+from planner.pipeline.levers.half.halves import ranked
+from planner.pipeline.levers.half.halving import _has_casts, halved
 from planner.pipeline.levers.lever import Means
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings
@@ -192,10 +192,10 @@ def test_what_float16_cannot_hold_fails_by_name_and_bfloat16_holds_it(
 
 
 def test_the_limits_are_those_of_the_types() -> None:
-    assert float(np.finfo(np.float16).max) == LARGEST["fp16"]
+    assert float(np.finfo(np.float16).max) == HALF_LARGEST["fp16"]
     import ml_dtypes
 
-    assert float(ml_dtypes.finfo(ml_dtypes.bfloat16).max) == LARGEST["bf16"]
+    assert float(ml_dtypes.finfo(ml_dtypes.bfloat16).max) == HALF_LARGEST["bf16"]
 
 
 def test_devices_that_cannot_cast_to_it() -> None:

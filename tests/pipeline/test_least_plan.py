@@ -11,7 +11,7 @@ import pytest
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.least_plan import LeastPeak, least_plan
+from planner.pipeline.solve.least_plan import LeastPlan, least_plan
 from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.request import Request
 from planner.search.evaluate import Evaluator
@@ -36,10 +36,10 @@ def test_plans_of_two_orders_are_two_though_their_actions_read_alike(tmp_path: P
     prepared = prepare(Request(model=path))
     orders = base_orders(prepared, time_limit_s=1.0)
     room = Settings(budget_bytes=1 << 40)
-    found: list[LeastPeak] = []
+    found: list[LeastPlan] = []
     for base in orders:
         form = formulate_in(prepared, base.order, room, room.budget_bytes)
-        found.append(LeastPeak(base, form, Evaluator(form.problem).base))
+        found.append(LeastPlan(base, form, Evaluator(form.problem).base))
     assert len({tuple(p.candidate.actions) for p in found}) == 1
     peaks = {
         least_plan(

@@ -12,7 +12,7 @@ import pytest
 
 from planner import optimize
 from planner.graph.schedule import default_order
-from planner.lower.pins import pins_needed
+from planner.lower.order.pins import pins_needed
 from planner.pipeline.answer import optimizing
 from planner.pipeline.prepare.prepared import Prepared, prepare, silent
 from planner.pipeline.prepare.settings import Settings, settings_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.pipeline.levers.hosting import HOSTING
+from planner.pipeline.levers.host.hosting import HOSTING
 from planner.pipeline.levers.lever import Case, Means
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import settings_of

@@ -17,7 +17,7 @@ from onnx import numpy_helper as nh
 from planner import api
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.graph.model import Role
-from planner.pipeline.levers.hosting import candidates_of
+from planner.pipeline.levers.host.hosting import candidates_of
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of

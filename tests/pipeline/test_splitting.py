@@ -13,8 +13,8 @@ from onnx import helper as h
 from planner import api
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError
 from planner.graph.model import Role
-from planner.pipeline.levers.chunks import why_no_split
-from planner.pipeline.levers.too_large import split_to_fit, too_large
+from planner.pipeline.levers.chunk.chunks import why_no_split
+from planner.pipeline.levers.chunk.too_large import split_to_fit, too_large
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.solve.orders import least_possible_peak
 from planner.report.document.outcome import optimize_document

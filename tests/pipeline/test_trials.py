@@ -6,7 +6,7 @@ import pytest
 
 from planner.pipeline.solve.orders import BaseOrder
 from planner.pipeline.solve.policy import POLICY
-from planner.pipeline.solve.trials import Outcome, Trial, Trials
+from planner.pipeline.solve.trials import Trial, TrialOutcome, Trials
 
 ROOM = 1000
 
@@ -16,9 +16,9 @@ def order(name: str, peak: int, bound: int = 0) -> BaseOrder:
     return BaseOrder(name=name, order=(), peak_bytes=peak, least_bound_bytes=bound)
 
 
-def plan(added_us: float, peak: int, need: float = 1.0) -> Outcome:
+def plan(added_us: float, peak: int, need: float = 1.0) -> TrialOutcome:
     """What a trial came to."""
-    return Outcome(added_us=added_us, peak_bytes=peak, need=need)
+    return TrialOutcome(added_us=added_us, peak_bytes=peak, need=need)
 
 
 def cheapest(trials: Trials) -> Trial:
@@ -61,12 +61,14 @@ def test_what_pins_an_order_is_taken_off_the_room_of_all() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("other", 1200), 3.0)
     trials.add(order("pinned", 1200), 3.0)
-    outcome = Outcome(added_us=3.0, peak_bytes=ROOM, over_bytes=20)
+    outcome = TrialOutcome(added_us=3.0, peak_bytes=ROOM, over_bytes=20)
     trials.retry(cheapest(trials), outcome, is_late=False)
     assert ROOM - 30 <= trials.room <= ROOM - 20
     taken = [cheapest(trials) for _ in range(2)]
     assert {trials.capacity_bytes(trial) for trial in taken} == {trials.room}
-    trials.retry(taken[0], Outcome(added_us=3.0, peak_bytes=1, over_bytes=2 * ROOM), is_late=True)
+    trials.retry(
+        taken[0], TrialOutcome(added_us=3.0, peak_bytes=1, over_bytes=2 * ROOM), is_late=True
+    )
     again = trials.take(left=1.0)
     assert again is None or trials.capacity_bytes(again) > 0
 
@@ -74,7 +76,7 @@ def test_what_pins_an_order_is_taken_off_the_room_of_all() -> None:
 def test_a_plan_that_is_over_does_not_fit_the_next_room() -> None:
     trials = Trials(room=ROOM)
     trials.add(order("pinned", 1200), 3.0)
-    outcome = Outcome(added_us=3.0, peak_bytes=ROOM - 50, over_bytes=20)
+    outcome = TrialOutcome(added_us=3.0, peak_bytes=ROOM - 50, over_bytes=20)
     trials.retry(cheapest(trials), outcome, is_late=False)
     assert ROOM - 80 <= trials.room <= ROOM - 70
 

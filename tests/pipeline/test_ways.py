@@ -13,7 +13,7 @@ from planner import api
 from planner.api_sweep import sweep
 from planner.errors import UsageError
 from planner.pipeline.answer.frontier import merged
-from planner.pipeline.levers.hosting import ways_of
+from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.plan.points import Point, PointPlan

@@ -14,7 +14,7 @@ from planner.bound.instants import min_peak_bound
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.reorder import peak_of, reorder
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.portfolio.race import Means, race, solve_orders
+from planner.portfolio.race import RaceMeans, race, solve_orders
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy
 from planner.processes.workers import Beside, beside
@@ -162,7 +162,7 @@ def helper() -> Iterator[Beside]:
 def test_a_race_in_two_processes_comes_to_what_one_comes_to(helper, problem, share):
     moved = orders_of(problem, share)
     alone = race(moved, time_limit_s=4.0)
-    runners = race(moved, time_limit_s=4.0, means=Means(helper=helper))
+    runners = race(moved, time_limit_s=4.0, means=RaceMeans(helper=helper))
     assert sorted(r.index for r in runners) == list(range(len(moved)))
     assert runners[0].rank[0] == alone[0].rank[0]
     for runner in runners:

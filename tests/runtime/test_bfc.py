@@ -8,15 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.runtime.memory.bfc import Arena, ArenaFullError, Block, Growth, PatternLayout, round_up
+from planner.runtime.memory.bfc import (
+    ArenaFullError,
+    BfcArena,
+    Block,
+    Growth,
+    PatternLayout,
+    round_up,
+)
 
 _SIZES = st.lists(
     st.tuples(st.booleans(), st.integers(1, 5000), st.integers(0, 50)), min_size=1, max_size=80
 )
 
 
-def _arena(growth: Growth = Growth.DOUBLING, limit: int | None = None) -> Arena:
-    return Arena(growth=growth, initial_chunk_bytes=4096, max_dead_bytes=512, limit_bytes=limit)
+def _arena(growth: Growth = Growth.DOUBLING, limit: int | None = None) -> BfcArena:
+    return BfcArena(growth=growth, initial_chunk_bytes=4096, max_dead_bytes=512, limit_bytes=limit)
 
 
 @given(steps=_SIZES, growth=st.sampled_from(Growth))
@@ -42,7 +49,7 @@ def test_blocks_never_overlap_and_the_sums_hold(
 
 @given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=30))
 def test_freed_memory_of_one_region_becomes_one_chunk_again(sizes: list[int]) -> None:
-    arena = Arena(
+    arena = BfcArena(
         growth=Growth.DOUBLING, initial_chunk_bytes=1 << 20, max_dead_bytes=1, limit_bytes=1 << 20
     )
     blocks = [arena.allocate(size) for size in sizes]

@@ -22,7 +22,7 @@ from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare
 from planner.runtime.optimizers import normalize
-from planner.runtime.optimizers.same_numbers import Subject, same_numbers
+from planner.runtime.optimizers.same_numbers import OptimizedFile, same_numbers
 from planner.runtime.options import Level
 from tests.runtime.test_normalize import patches
 
@@ -46,8 +46,8 @@ def embedded(folder: Path) -> Path:
     return path
 
 
-def subject_of(prepared: Prepared) -> Subject:
-    return Subject(
+def subject_of(prepared: Prepared) -> OptimizedFile:
+    return OptimizedFile(
         path=prepared.loaded.path,
         original=prepared.loaded.model,
         model=prepared.model,

@@ -14,7 +14,7 @@ from models.recipes import RECIPES
 from models.scripts import train_session, train_torch
 from models.scripts.data import batches_for
 from planner import optimize
-from planner.export.files import save
+from planner.export.write.files import save
 
 STEPS = 12
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.search.shadow_prices import shadow_prices
+from planner.search.program.shadow_prices import shadow_prices
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, between, problems
 

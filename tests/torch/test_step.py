@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import planner.torch
 from planner.errors import InfeasibleBudgetError, ModelError, PlannerError, UsageError
-from planner.export.lending import Kept
+from planner.export.trace.lending import Kept
 from planner.export.training import ExportedGraph
 from planner.runtime.opened import needs_of
 from planner.torch import Step, making

@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from models.artifacts.nets import CLASSES, NETS, VOCABULARY, Net
-from planner.export.forward import differentiate
+from planner.export.from_onnx.forward import differentiate
 from tests.training.conftest import Run
 
 torch = pytest.importorskip("torch")

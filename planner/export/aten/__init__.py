@@ -6,25 +6,20 @@ nodes and gives back the value of the result, or one value for each of several r
 
 from planner.export.aten import (
     attention,
-    bags,
-    conv,
     create,
     dropout,
     elementwise,
-    index,
     loss,
     matmul,
     norm,
-    pad,
-    pool,
     random,
     reduce,
     scan,
-    scatter,
     shape,
-    strides,
 )
+from planner.export.aten.indexing import bags, index, scatter, strides
 from planner.export.aten.registry import RULES, Lowering
+from planner.export.aten.spatial import conv, pad, pool
 
 __all__ = [
     "RULES",

@@ -22,7 +22,7 @@ from planner.export.aten.registry import (
     numpy_dtype,
     shape_of,
 )
-from planner.export.emit import Value
+from planner.export.write.emit import Value
 
 
 @lowers("_softmax")

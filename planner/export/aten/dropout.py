@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, shape_of
-from planner.export.emit import Value
+from planner.export.write.emit import Value
 
 
 @lowers("native_dropout")

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from planner.export.aten.registry import ABSENT, Lowering, Result, Rule, lowers
-from planner.export.emit import Value
+from planner.export.write.emit import Value
 
 Operand = fx.Node | float
 

@@ -24,7 +24,7 @@ from planner.export.aten.registry import (
     rank_of,
     shape_of,
 )
-from planner.export.emit import Value
+from planner.export.write.emit import Value
 
 NONE, MEAN, SUM = 0, 1, 2
 

@@ -17,7 +17,7 @@ from planner.export.aten.registry import (
     rank_of,
     shape_of,
 )
-from planner.export.emit import Value
+from planner.export.write.emit import Value
 
 
 @lowers("native_layer_norm")

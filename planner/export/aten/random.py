@@ -17,7 +17,7 @@ from planner.export.aten.registry import (
     lowers,
     numpy_dtype,
 )
-from planner.export.emit import Value
+from planner.export.write.emit import Value
 
 
 @lowers(

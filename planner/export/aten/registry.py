@@ -13,9 +13,9 @@ from onnx import helper
 from torch import fx
 
 from planner.export.draws import Draw, DrawKind, Random
-from planner.export.dtypes import HALF, array_of, numpy_dtype
-from planner.export.emit import ABSENT, Builder, Value
 from planner.export.errors import UnsupportedOperator
+from planner.export.write.dtypes import HALF, array_of, numpy_dtype
+from planner.export.write.emit import ABSENT, Builder, Value
 
 Result = Value | Sequence[Value | None]
 """What a rule gives back: the operator's result, or one for each of its results."""

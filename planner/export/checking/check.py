@@ -27,14 +27,14 @@ from planner.export.checking.parameters import check_parameters
 from planner.export.checking.session import GraphSession
 from planner.export.checking.updates import EagerUpdate
 from planner.export.checking.values import Others, moved, resized
-from planner.export.dtypes import HALF, array_of
 from planner.export.errors import ExportError, OtherStep
-from planner.export.joint import JointGraph
-from planner.export.lending import Kept, lent, undisturbed
-from planner.export.lower import LOSS, lower
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
-from planner.export.step import TrainingStep
+from planner.export.trace.joint import JointGraph
+from planner.export.trace.lending import Kept, lent, undisturbed
+from planner.export.trace.step import TrainingStep
 from planner.export.update.traced import TracedUpdate, tensors_of
+from planner.export.write.dtypes import HALF, array_of
+from planner.export.write.lower import LOSS, lower
 from planner.units import format_bytes
 
 STEPS = 3

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from planner.export.step import TrainingStep
+from planner.export.trace.step import TrainingStep
 
 AHEAD = (100, 5039, 5040, 999_999, 1_000_000)
 """How many steps later: beyond a warm-up, and at, or just before, what small periods divide."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.export.draws import Draw, DrawKind
-from planner.export.dtypes import array_of, numpy_dtype
+from planner.export.write.dtypes import array_of, numpy_dtype
 
 _aten = torch.ops.aten
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from planner.export.autocast import on_cpu
 from planner.export.checking.draws import Draws
-from planner.export.dtypes import array_of
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
-from planner.export.returned import LOSS
-from planner.export.step import TrainingStep
+from planner.export.trace.autocast import on_cpu
+from planner.export.trace.returned import LOSS
+from planner.export.trace.step import TrainingStep
 from planner.export.update.traced import tensors_of
+from planner.export.write.dtypes import array_of
 
 Arrays = dict[str, np.ndarray]
 

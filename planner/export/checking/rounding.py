@@ -12,9 +12,9 @@ from torch import Tensor
 from planner.export.checking.eager import Arrays, ran
 from planner.export.checking.norms import apart, norm, off_by
 from planner.export.checking.values import rounded
-from planner.export.lending import Kept
 from planner.export.optim import GRADIENT_SUFFIX
-from planner.export.step import TrainingStep
+from planner.export.trace.lending import Kept
+from planner.export.trace.step import TrainingStep
 
 _RUNS = 4
 

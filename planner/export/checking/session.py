@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from planner.export.checking.eager import Arrays
-from planner.export.lower import LoweredStep
+from planner.export.write.lower import LoweredStep
 
 _WIDE = "{}.as_float32"
 """What a result in bfloat16 is called between the graph and numpy."""

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from planner.export.checking.eager import Arrays
 from planner.export.checking.norms import is_equal, norm, off_by
-from planner.export.dtypes import HALF, array_of
 from planner.export.errors import UpdateFailure
 from planner.export.lines import line_of_user
-from planner.export.lower import LoweredStep
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
-from planner.export.step import TrainingStep
+from planner.export.trace.step import TrainingStep
 from planner.export.update.traced import State, TracedUpdate, lent_gradients, tensors_of
+from planner.export.write.dtypes import HALF, array_of
+from planner.export.write.lower import LoweredStep
 
 _SHARE, _IN_HALF = 1e-3, 0.1
 """How far changes may be apart, by the norm of PyTorch's, or of each element in float16."""

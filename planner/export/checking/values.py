@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from planner.export.dtypes import as_real
+from planner.export.write.dtypes import as_real
 
 _NOISE = 0.1
 """Size of the change of a floating-point tensor, by its own deviation."""

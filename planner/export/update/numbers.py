@@ -22,9 +22,9 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
-from planner.export.dtypes import HALF
 from planner.export.errors import DataDependentUpdate
 from planner.export.lines import line_of_user
+from planner.export.write.dtypes import HALF
 
 _READS: Mapping[Any, str] = {
     Tensor.__float__: "float()",

@@ -28,7 +28,7 @@ themselves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePlace:
     """Where a value is: in `holder`, a dict or list, under `key`; or in a closure's cell."""
 
     path: Path
@@ -57,7 +57,7 @@ class Reach:
     def __init__(self, roots: Sequence[tuple[str, Any]]) -> None:
         self._roots = list(roots)
         self._kept: dict[int, tuple[Any, Any]] = {}
-        self._variables: dict[tuple[int, Any], tuple[Place, Any]] = {}
+        self._variables: dict[tuple[int, Any], tuple[ValuePlace, Any]] = {}
 
     def add_root(self, name: str, value: Any) -> None:
         """Another root; what is in it is kept from now on."""
@@ -95,7 +95,7 @@ class Reach:
         """All that are reached."""
         return [found for found in self._objects() if isinstance(found, Optimizer)]
 
-    def places(self) -> dict[Path, Place]:
+    def places(self) -> dict[Path, ValuePlace]:
         """Every place of a tensor or a number, and every one that holds None, by path."""
         return {
             place.path: place
@@ -191,14 +191,14 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
                 yield name, function.__globals__, name
 
 
-def _places_in(path: Path, value: Any) -> Iterator[Place]:
+def _places_in(path: Path, value: Any) -> Iterator[ValuePlace]:
     """The places right within a value."""
     if isinstance(value, dict | list):
         for key, _ in _entries(value):
-            yield Place((*path, key), value, key)
+            yield ValuePlace((*path, key), value, key)
     elif isinstance(value, FunctionType):
         for name, holder, key in _variables(value):
-            yield Place((*path, name), holder, key)
+            yield ValuePlace((*path, name), holder, key)
 
 
 def name_of(path: Path, parameters: dict[int, str]) -> str:

@@ -26,10 +26,10 @@ from torch.fx.experimental.proxy_tensor import (
 )
 
 from planner.errors import UsageError
-from planner.export.decompose import decompositions
+from planner.export.apart.decompose import decompositions
 from planner.export.errors import ExportError, UpdateFailure, UpdateRefused
 from planner.export.lines import line_of_user
-from planner.export.stand_ins import Scattering, StandIns
+from planner.export.trace.stand_ins import Scattering, StandIns
 from planner.export.update.graph import Imported, MergedGraph
 from planner.export.update.numbers import Numbers, python_takes_tensors
 from planner.export.update.outcome import (

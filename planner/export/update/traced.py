@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from planner.export.errors import UpdateRefused
-from planner.export.joint import JointGraph
+from planner.export.trace.joint import JointGraph
 from planner.export.update.graph import before
 from planner.export.update.optimizers import Rates
 from planner.export.update.outcome import Key, Update

@@ -6,16 +6,16 @@ import numpy as np
 from onnx import ValueInfoProto
 from torch import Tensor
 
+from planner.export.apart.complexes import is_complex
 from planner.export.aten import Lowering
 from planner.export.aten.registry import dtype_of
-from planner.export.complexes import is_complex
-from planner.export.dtypes import array_of, numpy_dtype
-from planner.export.emit import Value
 from planner.export.errors import UpdateRefused
-from planner.export.joint import JointGraph
-from planner.export.nodes import lower_nodes, output_of
 from planner.export.optim import UPDATED_SUFFIX, StateTensor
+from planner.export.trace.joint import JointGraph
 from planner.export.update.traced import TracedUpdate
+from planner.export.write.dtypes import array_of, numpy_dtype
+from planner.export.write.emit import Value
+from planner.export.write.nodes import lower_nodes, output_of
 
 
 def write_update(

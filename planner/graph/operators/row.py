@@ -90,7 +90,7 @@ RowsRule = Literal[
     "triangle",
     "running sum",
 ]
-"""How the operator is run in chunks of rows (`planner.lower.row_rules`)."""
+"""How the operator is run in chunks of rows (`planner.lower.chunks.row_rules`)."""
 
 ShareRule = Literal[
     "keeps",

@@ -9,8 +9,8 @@ from planner.native import library_path
 from planner.pipeline.answer.budget_preview import preview_budgets
 from planner.pipeline.answer.frontier import merged
 from planner.pipeline.answer.policy import ANSWERING
-from planner.pipeline.levers.hosting import ways_of
-from planner.pipeline.levers.residence import residence_note
+from planner.pipeline.levers.host.hosting import ways_of
+from planner.pipeline.levers.host.residence import residence_note
 from planner.pipeline.prepare.prepared import Progress, prepare
 from planner.pipeline.prepare.settings import noted_copies, settings_of
 from planner.pipeline.solve.orders import base_orders, least_found_peak, least_possible_peak

@@ -24,7 +24,7 @@ from planner.portfolio.race import Raced, race
 from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.patience import begin
-from planner.search.shadow_prices import shadow_prices
+from planner.search.program.shadow_prices import shadow_prices
 from planner.units import format_bytes
 
 

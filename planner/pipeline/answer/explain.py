@@ -25,7 +25,7 @@ from planner.plan.planfile import Plan
 from planner.plan.problem import Action, ActionKind, Problem
 from planner.report.document.explain import (
     Absence,
-    Cut,
+    BudgetCut,
     ExplainDocument,
     Interval,
     IntervalWay,
@@ -34,8 +34,8 @@ from planner.report.document.explain import (
     Span,
     why,
 )
+from planner.search.program.shadow_prices import ShadowPrices, shadow_prices
 from planner.search.repair import closure
-from planner.search.shadow_prices import ShadowPrices, shadow_prices
 from planner.simulate.simulate import simulate
 
 _CLOSEST = 5
@@ -258,7 +258,7 @@ def _prices(state: _State, index: int | None, found: ShadowPrices) -> Prices:
     for p, price in sorted(found.us_per_byte.items()):
         waits = tensor is not None and bool(tensor.uses) and p not in tensor.uses
         waits = waits and tensor is not None and tensor.producer < p < tensor.uses[-1]
-        cuts.append(Cut(problem.ops[p].name, price * _MIB, waits))
+        cuts.append(BudgetCut(problem.ops[p].name, price * _MIB, waits))
     return Prices(
         bound_us=state.priced.base_duration_us + found.bound_extra_us,
         us_per_mib=sum(cut.us_per_mib for cut in cuts),

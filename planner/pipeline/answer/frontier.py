@@ -3,8 +3,8 @@
 Every point is a plan that the simulator replayed, of live bytes, persistent tensors and kernels'
 workspace; no file is written, and ONNX Runtime's fragmentation is not in it. `optimize` chooses tensor by
 tensor what outlives a step and lives on the host, for one budget. Here the two ends of that choice
-(`planner.pipeline.levers.hosting.ways_of`) are searched side by side: what is chosen in between can only
-be quicker.
+(`planner.pipeline.levers.host.hosting.ways_of`) are searched side by side: what is chosen in between can
+only be quicker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.formulate import NO_LIMIT
-from planner.pipeline.levers.residence import most_bound_us
+from planner.pipeline.levers.host.residence import most_bound_us
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, base_orders, formulate_in

@@ -21,7 +21,7 @@ from planner.pipeline.answer.optimizing import OptimizeJob
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.dividing import Divisible, RunModel, divisible, run_model, step_notes
-from planner.pipeline.levers.hosting import ways_of
+from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.table import check_levers
 from planner.pipeline.levers.whole_step import WholeStep
 from planner.pipeline.prepare.limiting import limited

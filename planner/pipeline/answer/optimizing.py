@@ -18,7 +18,7 @@ from planner.pipeline.answer.original_ahead import OriginalAhead
 from planner.pipeline.answer.slowdown import plan_within
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.choose import plan_with
-from planner.pipeline.levers.hosting import ways_of
+from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.lever import Means
 from planner.pipeline.levers.table import check_levers, levers_for, may_quicken
 from planner.pipeline.levers.whole_step import WholeStep

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.choices import OrderTarget
+from planner.choices import HALF_DTYPE, HALF_LARGEST, OrderTarget
 from planner.cost.measured import forget_times
 from planner.errors import ModelError, UsageError
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import IN_CPU_MEMORY
-from planner.halving import DTYPE, LARGEST
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import budget_of
@@ -172,7 +171,7 @@ def _with_magnitudes(
     from planner.runtime.judge.magnitudes import largest_magnitudes
 
     prepared, plan = rewrite.prepared, rewrite.plan
-    largest, most = LARGEST[plan.cast_saved], DTYPE[plan.cast_saved]
+    largest, most = HALF_LARGEST[plan.cast_saved], HALF_DTYPE[plan.cast_saved]
     try:
         found = largest_magnitudes(
             prepared.model, plan.halved, feeds, prepared.loaded.path.parent, plan.seed

@@ -6,10 +6,10 @@ from typing import Any
 
 from planner.errors import UsageError
 from planner.graph.effects import Effect
-from planner.pipeline.levers.chunks import Chunks
-from planner.pipeline.levers.fusing import Fusing
-from planner.pipeline.levers.halves import Halves
-from planner.pipeline.levers.hosting import HOSTING
+from planner.pipeline.levers.chunk.chunks import Chunks
+from planner.pipeline.levers.fuse.fusing import Fusing
+from planner.pipeline.levers.half.halves import Halves
+from planner.pipeline.levers.host.hosting import HOSTING
 from planner.pipeline.levers.lever import Lever
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan

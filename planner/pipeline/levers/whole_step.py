@@ -16,8 +16,8 @@ from planner.micro.draws import random_nodes, without_draws
 from planner.micro.flow import ACCUMULATORS
 from planner.onnxio.load import read_model
 from planner.onnxio.save import write_model
+from planner.pipeline.levers.host.residence import feeds_are_copied
 from planner.pipeline.levers.policy import POLICY
-from planner.pipeline.levers.residence import feeds_are_copied
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import budget_of
 from planner.plan.planfile import MicroBatches, Plan, PredictedCost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.graph.liveness import Timeline
+from planner.graph.liveness import LiveTimeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.pipeline.prepare.timelines import full_timeline, view_of
 from planner.plan.planfile import PredictedCost
@@ -37,7 +37,7 @@ class Baseline:
     fed_us: float = 0.0
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> LiveTimeline:
         """Live bytes at each step, kernels' workspace included."""
         return full_timeline(self.graph, self.order, self.target)
 

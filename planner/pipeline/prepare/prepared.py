@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from planner.choices import FuseMode
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.measured import Cache
 from planner.errors import ModelError, UsageError
 from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
-from planner.fusing import FuseMode
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
-from planner.lower.regions import Region
+from planner.lower.chunks.regions import Region
 from planner.onnxio.load import (
     LoadedModel,
     ValueType,

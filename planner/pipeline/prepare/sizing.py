@@ -15,7 +15,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from planner.bounding import Bound
+from planner.bounding import UpperBound
 from planner.errors import ModelError, PlannerError, UsageError
 from planner.onnxio.bodies import has_bodies
 from planner.onnxio.kinds import bits_of
@@ -155,7 +155,7 @@ class Sizes:
                 self._take_shape(bound, known)
         self.__dict__.pop("certain", None)
 
-    def _take_inner(self, bound: Bound, node: ir.Node) -> None:
+    def _take_inner(self, bound: UpperBound, node: ir.Node) -> None:
         if bound.size_bytes is None:
             raise UsageError(
                 f"--bound {bound.name}: for what the bodies of a node ({node.op_type}) hold, give bytes, "
@@ -163,7 +163,7 @@ class Sizes:
             )
         self.inner[bound.name] = bound.size_bytes
 
-    def _take_shape(self, bound: Bound, known: Mapping[str, tuple[object, object]]) -> None:
+    def _take_shape(self, bound: UpperBound, known: Mapping[str, tuple[object, object]]) -> None:
         if bound.name not in known:
             near = get_close_matches(bound.name, list(known), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.graph.liveness import Timeline, timeline
+from planner.graph.liveness import LiveTimeline, timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.plan.planfile import Arena
 from planner.results import ArenaForecast, ModelView
@@ -10,7 +10,7 @@ from planner.runtime.options import Memory
 from planner.targets import Target
 
 
-def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target) -> Timeline:
+def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target) -> LiveTimeline:
     """The timeline with the kernels' workspace in it, as far as it is known."""
     extra = dict(enumerate(workspace_of(graph, target)))
     return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
@@ -31,7 +31,7 @@ def workspace_of(graph: TrainingGraph, target: Target) -> tuple[int, ...]:
 
 def view_of(
     graph: TrainingGraph,
-    line: Timeline,
+    line: LiveTimeline,
     duration_us: tuple[float, ...],
     target: Target,
     arena: Arena | None = None,
@@ -46,7 +46,7 @@ def view_of(
         arena: that its file asks for.
         in_pool: its file asks for a pool.
     """
-    from planner.runtime.device.forecast import device_forecast
+    from planner.runtime.device.predict.forecast import device_forecast
     from planner.runtime.memory.arena import forecast
     from planner.runtime.memory.paged import forecast_pool
     from planner.runtime.options import most_threads

@@ -16,9 +16,9 @@ from planner.files.reading import shown
 from planner.files.structuring import Source, fields_of, read_json, structured
 from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_paging
 from planner.graph.host import GRANULARITY_BYTES
-from planner.graph.liveness import Timeline
+from planner.graph.liveness import LiveTimeline
 from planner.graph.model import Category, Role, TrainingGraph
-from planner.pipeline.levers.host_budget import host_memory_of
+from planner.pipeline.levers.host.host_budget import host_memory_of
 from planner.pipeline.levers.table import bound_classes, lever_notes, recorded
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings, disk_note, live_note, shared_note
@@ -209,7 +209,7 @@ def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
     return room >= prepared.baseline.worst_peak_bytes
 
 
-def binding(graph: TrainingGraph, line: Timeline) -> tuple[tuple[str, int], ...]:
+def binding(graph: TrainingGraph, line: LiveTimeline) -> tuple[tuple[str, int], ...]:
     """The largest tensors at the peak, persistent ones included."""
     here = [(graph.tensors[r.tensor].name, r.bytes) for r in line.resident_at(line.peak_step)]
     here += [
@@ -220,7 +220,7 @@ def binding(graph: TrainingGraph, line: Timeline) -> tuple[tuple[str, int], ...]
     return tuple(sorted(here, key=lambda item: (-item[1], item[0]))[:_MAX_BINDING])
 
 
-def peak_moment(graph: TrainingGraph, line: Timeline, like: Mapping[str, str]) -> PeakMoment:
+def peak_moment(graph: TrainingGraph, line: LiveTimeline, like: Mapping[str, str]) -> PeakMoment:
     """Everything on the device at the first step at which the peak is reached.
 
     Args:

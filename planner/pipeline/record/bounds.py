@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.bounding import Bound
+from planner.bounding import UpperBound
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan, SizeBound
 
@@ -21,8 +21,9 @@ def planned_bounds(prepared: Prepared) -> tuple[SizeBound, ...]:
     return (*shapes, *inner)
 
 
-def bounds_of_plan(plan: Plan) -> tuple[Bound, ...]:
+def bounds_of_plan(plan: Plan) -> tuple[UpperBound, ...]:
     """The same as they are asked for, so that nothing has to be run."""
     return tuple(
-        Bound(name=bound.name, shape=bound.shape, size_bytes=bound.bytes) for bound in plan.bounds
+        UpperBound(name=bound.name, shape=bound.shape, size_bytes=bound.bytes)
+        for bound in plan.bounds
     )

@@ -21,7 +21,7 @@ def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
     if not prepared.ort_optimized:
         return prepared  # the graph is the file's own
     from planner.runtime.feeds.inputs import make_inputs
-    from planner.runtime.optimizers.same_numbers import Subject, same_numbers
+    from planner.runtime.optimizers.same_numbers import OptimizedFile, same_numbers
 
     request, loaded, baseline = prepared.request, prepared.loaded, prepared.baseline
 
@@ -29,7 +29,7 @@ def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
         return make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)[0]
 
     progress("comparing the optimized graph with the file")
-    subject = Subject(
+    subject = OptimizedFile(
         path=loaded.path,
         original=loaded.model,
         model=prepared.model,

@@ -16,7 +16,7 @@ from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.policy import POLICY
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
-from planner.runtime.device.forecast import arena_room
+from planner.runtime.device.predict.forecast import arena_room
 from planner.simulate.simulate import candidate_of
 
 

@@ -34,14 +34,14 @@ _AS_HELD = " with all that a session holds (--budget-of live bounds live bytes a
 
 
 @dataclass(frozen=True, slots=True)
-class LeastPeak:
+class LeastPlan:
     """The plan with the least peak so far, and what it is a plan of."""
 
     base: BaseOrder
     form: Formulation
     candidate: Candidate
 
-    def is_same(self, other: LeastPeak) -> bool:
+    def is_same(self, other: LeastPlan) -> bool:
         """Whether they do the same; actions are indices into operations in base order."""
         return (self.base.order, self.candidate.actions) == (
             other.base.order,
@@ -52,7 +52,7 @@ class LeastPeak:
 def least_plan(
     prepared: Prepared,
     settings: Settings,
-    found: Iterable[Sequence[LeastPeak]],
+    found: Iterable[Sequence[LeastPlan]],
     orders: tuple[BaseOrder, ...],
     *,
     held_bytes: int | None,
@@ -70,7 +70,7 @@ def least_plan(
     Raises:
         InfeasibleBudgetError: it is not.
     """
-    tried: list[tuple[int, LeastPeak]] = []
+    tried: list[tuple[int, LeastPlan]] = []
     for some in found:
         for least in sorted(some, key=lambda least: least.candidate.peak_bytes):
             if any(least.is_same(other) for _, other in tried):
@@ -95,7 +95,7 @@ def least_plan(
 def _held_in(
     prepared: Prepared,
     settings: Settings,
-    least: LeastPeak,
+    least: LeastPlan,
     budget_bytes: int,
     orders: tuple[BaseOrder, ...],
 ) -> int:
@@ -117,11 +117,11 @@ def _held_in(
 def least_peaks(
     prepared: Prepared,
     settings: Settings,
-    known: LeastPeak,
+    known: LeastPlan,
     forms: Mapping[BaseOrder, Formulation],
     *,
     is_late: bool,
-) -> Iterator[Sequence[LeastPeak]]:
+) -> Iterator[Sequence[LeastPlan]]:
     """Plans with little peak, for `least_plan`: beyond the time limit the one that is known comes alone,
     and others are looked for in a tenth of it each.
 
@@ -136,7 +136,7 @@ def least_peaks(
 
 
 def _lower_least(
-    prepared: Prepared, settings: Settings, least: LeastPeak, orders: tuple[BaseOrder, ...]
+    prepared: Prepared, settings: Settings, least: LeastPlan, orders: tuple[BaseOrder, ...]
 ) -> Planned:
     solved = Solved(
         candidate=least.candidate,
@@ -151,24 +151,24 @@ def _lower_least(
 
 def _least_alone(
     prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...], limit_s: float
-) -> LeastPeak:
+) -> LeastPlan:
     """The least peak as it is searched for where nothing fits: whatever the budget, the same one is
     found, so that the least budget which an error names has a plan."""
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
     solved = search_for(form.problem)(form.problem, settings.search(limit_s))
-    return LeastPeak(base, form, solved.least)
+    return LeastPlan(base, form, solved.least)
 
 
-def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPeak:
+def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPlan:
     """The least peak in the base order where it is least."""
     index, best = min_peak_of([form.problem for form in forms.values()], time_limit_s=limit_s)
     base = list(forms)[index]
-    return LeastPeak(base, forms[base], best)
+    return LeastPlan(base, forms[base], best)
 
 
 def _infeasible(
-    prepared: Prepared, settings: Settings, least: LeastPeak, found: int, *, is_late: bool
+    prepared: Prepared, settings: Settings, least: LeastPlan, found: int, *, is_late: bool
 ) -> InfeasibleBudgetError:
     """The error with the least budget found, a bound, and the tensors that bind.
 

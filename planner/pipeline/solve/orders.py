@@ -14,7 +14,7 @@ from planner.graph.host import GRANULARITY_BYTES
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
-from planner.lower.pins import pins_needed
+from planner.lower.order.pins import pins_needed
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last

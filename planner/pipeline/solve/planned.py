@@ -9,7 +9,7 @@ from planner.choices import BudgetOf
 from planner.fit.demands import demands_of
 from planner.fit.search import first_region
 from planner.formulate import Formulation, with_paging
-from planner.graph.liveness import Timeline
+from planner.graph.liveness import LiveTimeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES, STORE_TO
 from planner.lower.rewrite import Rewritten
@@ -22,7 +22,7 @@ from planner.plan.planfile import Arena, Pool
 from planner.plan.problem import NO_PAGING, Action, ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.build import has_pool
-from planner.runtime.device.forecast import arena_room, device_forecast
+from planner.runtime.device.predict.forecast import arena_room, device_forecast
 from planner.runtime.memory.arena import packable_bytes, whole_regions
 from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.memory.paged import PAGE_BYTES, in_pages, pool_bytes
@@ -54,7 +54,7 @@ class Planned:
     rewritten: Rewritten
     graph: TrainingGraph
     order: tuple[OpId, ...]
-    timeline: Timeline
+    timeline: LiveTimeline
     orders: tuple[BaseOrder, ...]
     budget_of: BudgetOf
     live_room_bytes: int

@@ -35,7 +35,7 @@ from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.trying import TrialSearch
 from planner.pipeline.solve.working_ahead import WorkingAhead, may_work_ahead
 from planner.plan.solved import Solved
-from planner.portfolio.race import Means, race
+from planner.portfolio.race import RaceMeans, race
 from planner.portfolio.table import POLICY as PORTFOLIO
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
@@ -241,6 +241,6 @@ def _race(
         time_limit_s=share_s,
         pins_us=[order.pins_us for order in orders],
         patience=patience,
-        means=Means(progress=begins, helper=helper),
+        means=RaceMeans(progress=begins, helper=helper),
     )
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

@@ -36,7 +36,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     """What came of a trial.
 
     Attributes:
@@ -134,7 +134,7 @@ class Trials:
         self.put_off = [trial for trial in self.put_off if trial not in chosen]
         self.open += chosen
 
-    def retry(self, trial: Trial, outcome: Outcome, *, is_late: bool) -> None:
+    def retry(self, trial: Trial, outcome: TrialOutcome, *, is_late: bool) -> None:
         """Add the next capacity to try in the order of a trial, if there is one.
 
         A plan within a lower capacity as well would be found again there, so such a capacity is left

@@ -15,12 +15,12 @@ from planner.pipeline.solve.fitting import (
     need_before_planning,
     need_of_plan,
 )
-from planner.pipeline.solve.least_plan import LeastPeak
+from planner.pipeline.solve.least_plan import LeastPlan
 from planner.pipeline.solve.orders import BaseOrder, formulate_in, least_bound_order
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.serial_first import search_for
-from planner.pipeline.solve.trials import Outcome, Trial, Trials
+from planner.pipeline.solve.trials import Trial, TrialOutcome, Trials
 from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
 from planner.plan.candidate import Candidate
 from planner.plan.solved import Solved
@@ -77,7 +77,7 @@ class TrialSearch:
     deadline: float
     accepted: Planned | None = None
     passed: _Found | None = None
-    least: LeastPeak | None = None
+    least: LeastPlan | None = None
     lowered: BaseOrder | None = None
     left: float = 1.0
     longest_s: float = float("inf")
@@ -219,7 +219,7 @@ class TrialSearch:
             return None
         return solved.candidate.time_us - self._base_us
 
-    def _try(self, trial: Trial) -> Outcome | None:
+    def _try(self, trial: Trial) -> TrialOutcome | None:
         """Solve one trial, and accept its plan if it is better; None where none was found. While that
         is lowered, the next ones are worked on."""
         is_first = self.least is None
@@ -254,12 +254,12 @@ class TrialSearch:
             raise KeyboardInterrupt
         return outcome
 
-    def _follow_up(self, found: _Found, trial: Trial, *, is_first: bool) -> Outcome | None:
+    def _follow_up(self, found: _Found, trial: Trial, *, is_first: bool) -> TrialOutcome | None:
         """What one search means for the next ones; its plan is accepted if it is better. None where none
         was found."""
         solved = found.solved
         if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
-            self.least = LeastPeak(found.base, found.form, solved.least)
+            self.least = LeastPlan(found.base, found.form, solved.least)
         added_us = self._added_us(solved)
         if solved.candidate is None or added_us is None:
             return None
@@ -310,7 +310,7 @@ class TrialSearch:
             share_s, patience=self.patience, keep_on_interrupt=self.kept == []
         )
 
-    def _weigh(self, found: _Found) -> Outcome:
+    def _weigh(self, found: _Found) -> TrialOutcome:
         """Take a plan, lowered, where it is better than what is accepted so far. One that the arena has
         no room for in any order, as far as can be told, is not lowered as long as there is another."""
         candidate = found.solved.candidate
@@ -335,15 +335,17 @@ class TrialSearch:
             self.passed = found
         return self._outcome(candidate, need=need)
 
-    def _outcome(self, candidate: Candidate, *, need: float = 1.0, over_bytes: int = 0) -> Outcome:
-        return Outcome(
+    def _outcome(
+        self, candidate: Candidate, *, need: float = 1.0, over_bytes: int = 0
+    ) -> TrialOutcome:
+        return TrialOutcome(
             added_us=candidate.time_us - self._base_us,
             peak_bytes=candidate.peak_bytes,
             need=need,
             over_bytes=over_bytes,
         )
 
-    def _lower(self, found: _Found) -> Outcome:
+    def _lower(self, found: _Found) -> TrialOutcome:
         """Lower a plan, put it into an order that the arena has room for, and take it where it is better
         than what is accepted so far."""
         settings, need = self.settings, 1.0

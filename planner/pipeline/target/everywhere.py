@@ -20,8 +20,8 @@ from planner.graph.model import Placement
 from planner.onnxio.load import ValueType
 from planner.pipeline.target.placing import is_assumed
 from planner.runtime.device import client
-from planner.runtime.device.assumed import assumed_placement
-from planner.runtime.device.software import device_for
+from planner.runtime.device.predict.assumed import assumed_placement
+from planner.runtime.device.webgpu.software import device_for
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.targets import ANY, TARGETS, Target
 

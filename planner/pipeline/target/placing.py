@@ -2,7 +2,7 @@
 
 ONNX Runtime decides both when a session is created. Where the target's provider is installed, it is
 asked. Where it is not, the graph is taken as it is, placed by the provider's list of kernels
-(`planner.runtime.device.assumed`), and the plan says that this is an assumption.
+(`planner.runtime.device.predict.assumed`), and the plan says that this is an assumption.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from planner.graph.rules import COPIES
 from planner.onnxio.load import LoadedModel, ValueType
 from planner.onnxio.names import name_nodes
 from planner.pipeline.target.targeting import kept_on_cpu
-from planner.runtime.device.assumed import assumed_placement, host_inputs, host_outputs
 from planner.runtime.device.borders import with_borders
 from planner.runtime.device.copies import copies_of
+from planner.runtime.device.predict.assumed import assumed_placement, host_inputs, host_outputs
 from planner.runtime.device.sessions import is_installed, why_missing
 from planner.runtime.optimizers.normalize import (
     Normalized,

@@ -87,7 +87,7 @@ class Presence(Document, Generic[T], frozen=True):
     at_peak: bool
 
 
-class Cut(Document, frozen=True):
+class BudgetCut(Document, frozen=True):
     """A node, what another MiB of budget takes off the bound while it runs, and whether the tensor waits
     there: it is needed later, and not by this node."""
 
@@ -103,7 +103,7 @@ class Prices(Document, frozen=True, kw_only=True):
     bound_us: float
     us_per_mib: float
     us_per_mib_where_it_waits: float
-    cuts: tuple[Cut, ...]
+    cuts: tuple[BudgetCut, ...]
 
 
 class ExplainDocument(Document, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.onnxio.names import FreeNames
-from planner.runtime.device.assumed import is_constant
+from planner.runtime.device.predict.assumed import is_constant
 
 Indices = Callable[[str, str, int], Collection[int]]
 """Inputs or outputs in host memory of (op_type, domain, opset)."""

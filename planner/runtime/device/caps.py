@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from planner.results import CapCheck
 from planner.runtime.device import client
-from planner.runtime.device.bfc_device import forecast_cuda
+from planner.runtime.device.predict.bfc_device import forecast_cuda
 from planner.runtime.device.reference import Side
 from planner.runtime.memory.arena import capped, region_sizes
 from planner.runtime.memory.bfc import ArenaFullError

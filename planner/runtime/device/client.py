@@ -286,7 +286,7 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(target: Target, command: list[str]) -> subprocess.CompletedProcess[str]:
-    from planner.runtime.device.software import device_for, start
+    from planner.runtime.device.webgpu.software import device_for, start
 
     device = device_for(target)
     if device is not None:

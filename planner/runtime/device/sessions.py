@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import ModelError, UsageError
-from planner.runtime.device.provider import webgpu_devices, webgpu_session
+from planner.runtime.device.webgpu.provider import webgpu_devices, webgpu_session
 from planner.runtime.messages import explain
 from planner.runtime.swapping import register_for
 from planner.targets import Target

@@ -36,10 +36,10 @@ from planner.results import (
 from planner.runtime.device import client
 from planner.runtime.device.caps import cap_on_device
 from planner.runtime.device.client import DeviceRun
-from planner.runtime.device.forecast import device_forecast
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
+from planner.runtime.device.predict.forecast import device_forecast
 from planner.runtime.device.reference import Reference, Side, reference, spared
-from planner.runtime.device.software import device_for
+from planner.runtime.device.webgpu.software import device_for
 from planner.runtime.judge.compare import compare_orders
 from planner.runtime.judge.draws import described, drawn_outputs
 from planner.runtime.judge.swaps import copy_check, copy_failures

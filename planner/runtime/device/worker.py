@@ -33,7 +33,7 @@ import numpy as np
 from planner.errors import ModelError, PlannerError
 from planner.processes.children import end_with_parent
 from planner.runtime.device import op_times, sessions
-from planner.runtime.device.counting import DRIVER_VARIABLE, Counter
+from planner.runtime.device.webgpu.counting import DRIVER_VARIABLE, Counter
 from planner.runtime.messages import explain_refusal
 from planner.runtime.options import cap_arena, hold_no_more, session_options
 from planner.runtime.profile import read_profile, run_session

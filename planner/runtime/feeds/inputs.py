@@ -32,7 +32,7 @@ _UNFEEDABLE = "onnxruntime's Python interface takes no such array; plan it with 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputSpec:
+class RunInput:
     """One input that a run must be given. A `str` dim is open: its name, or its place (`x:0`)."""
 
     name: str
@@ -73,13 +73,13 @@ def make_inputs(
     return arrays, f"random values from seed {seed}"
 
 
-def input_specs(model_path: Path) -> tuple[InputSpec, ...]:
+def input_specs(model_path: Path) -> tuple[RunInput, ...]:
     """The inputs that a run must be given, in the model's order."""
     try:
         graph = read_model(model_path).graph
     except Exception as error:
         raise ModelError(f"{model_path} cannot be read as an ONNX model: {error}") from error
-    specs: list[InputSpec] = []
+    specs: list[RunInput] = []
     for value in graph.inputs:
         name = str(value.name)
         if name in graph.initializers:
@@ -90,11 +90,11 @@ def input_specs(model_path: Path) -> tuple[InputSpec, ...]:
         if dtype.kind not in "fiubcU":
             raise ModelError(f"input {name!r} is {value.dtype.name}: {_UNFEEDABLE}")
         shape = tuple(d for d in dims_of(value) if d is not None)
-        specs.append(InputSpec(name=name, dtype=dtype, dims=shape))
+        specs.append(RunInput(name=name, dtype=dtype, dims=shape))
     return tuple(specs)
 
 
-def check_room(specs: Iterable[InputSpec], dims: Mapping[str, int]) -> None:
+def check_room(specs: Iterable[RunInput], dims: Mapping[str, int]) -> None:
     """Raise UsageError where the inputs take more memory than there is, before any is made.
 
     Inputs with a dim that `dims` does not bind are left out.
@@ -117,7 +117,7 @@ def check_memory(needed: int, what: str) -> None:
         )
 
 
-def _bind(spec: InputSpec, dims: Mapping[str, int]) -> tuple[int, ...]:
+def _bind(spec: RunInput, dims: Mapping[str, int]) -> tuple[int, ...]:
     bound: list[int] = []
     for dim in spec.dims:
         if isinstance(dim, int):
@@ -131,7 +131,7 @@ def _bind(spec: InputSpec, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(bound)
 
 
-def _check_shape(spec: InputSpec, shape: tuple[int, ...], dims: Mapping[str, int], at: str) -> None:
+def _check_shape(spec: RunInput, shape: tuple[int, ...], dims: Mapping[str, int], at: str) -> None:
     wanted = [d if isinstance(d, int) else dims.get(d, d) for d in spec.dims]
     fits = len(shape) == len(wanted) and all(
         isinstance(w, str) or w == s for w, s in zip(wanted, shape, strict=True)
@@ -140,9 +140,7 @@ def _check_shape(spec: InputSpec, shape: tuple[int, ...], dims: Mapping[str, int
         raise UsageError(f"{at}: input {spec.name!r} has shape {list(shape)}, the model {wanted}")
 
 
-def _from_npz(
-    specs: tuple[InputSpec, ...], dims: Mapping[str, int], path: Path
-) -> dict[str, Array]:
+def _from_npz(specs: tuple[RunInput, ...], dims: Mapping[str, int], path: Path) -> dict[str, Array]:
     by_name = {spec.name: spec for spec in specs}
 
     def check(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -155,7 +153,7 @@ def _from_npz(
 
 
 def _from_sidecar(
-    specs: tuple[InputSpec, ...], dims: Mapping[str, int], path: Path, seed: int
+    specs: tuple[RunInput, ...], dims: Mapping[str, int], path: Path, seed: int
 ) -> tuple[dict[str, Array], str]:
     """Arrays by recipe; an input without one gets random values, and the sentence says so."""
     recipes = read_recipes(path)

@@ -44,7 +44,7 @@ pattern has a block of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedInputs:
     """Inputs of a run in files, for as many processes as want them.
 
     Attributes:
@@ -57,13 +57,13 @@ class Saved:
 
 
 @contextlib.contextmanager
-def saved(inputs: Mapping[str, npt.NDArray[Any]]) -> Iterator[Saved]:
+def saved(inputs: Mapping[str, npt.NDArray[Any]]) -> Iterator[SavedInputs]:
     """The inputs in files that last as long as the block."""
     with temporary_folder() as folder:
         files = {name: f"{index}.npy" for index, name in enumerate(inputs)}
         for name, array in inputs.items():
             np.save(folder / files[name], array)
-        yield Saved(folder=folder, files=files)
+        yield SavedInputs(folder=folder, files=files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Process:
     written: Sequence[str] = field(default=())
     runs: int = 3
 
-    def run(self, inputs: Saved) -> Alone:
+    def run(self, inputs: SavedInputs) -> Alone:
         """Run it to its end."""
         request = {
             "model": str(self.path.resolve()),

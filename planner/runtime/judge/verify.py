@@ -75,7 +75,7 @@ from planner.runtime.options import Level, Memory, Opening, Order, default_threa
 from planner.runtime.profile import Run
 from planner.runtime.profiled import (
     Profiled,
-    Sessions,
+    VerifyingSessions,
     holds_run,
     may_create_beside,
     may_stay,
@@ -139,7 +139,7 @@ class CpuJob:
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     order_checks: list[OrderCheck] = field(default_factory=list)
-    _sessions: Sessions = field(init=False)
+    _sessions: VerifyingSessions = field(init=False)
     _as_run: Path | None = field(default=None, init=False)
     _copies: CopyCheck | None = field(default=None, init=False)
     _bytes: BytesSeen = field(init=False)
@@ -155,7 +155,7 @@ class CpuJob:
             ModelError: one of the models does not load or run.
         """
         nodes = {name: {op.name for op in g.operations} for name, g in self.graphs.items()}
-        with Sessions(
+        with VerifyingSessions(
             paths=self.paths, nodes=nodes, seed=self.seed, ahead=self.ahead
         ) as self._sessions:
             return self._verified()

@@ -13,7 +13,7 @@ from planner.graph.model import OpId, Tensor, TensorId, TrainingGraph
 from planner.graph.rules import SWAP_IN
 
 
-class Kind(enum.Enum):
+class StorageKind(enum.Enum):
     """How a tensor gets its storage."""
 
     OWN = "a buffer of its own, freed after its last reader"
@@ -25,7 +25,7 @@ class Kind(enum.Enum):
 class AllocationPlan:
     """Which tensors allocate, which of them are freed after each step, and in whose buffer each is."""
 
-    kind: Mapping[TensorId, Kind]
+    kind: Mapping[TensorId, StorageKind]
     freed_after: Sequence[Sequence[TensorId]]
     buffer: Mapping[TensorId, TensorId]
 
@@ -35,7 +35,7 @@ def place(
 ) -> AllocationPlan:
     """ONNX Runtime's allocation plan: use counts per buffer, free buffers last in, first out."""
     tensors = graph.tensors
-    kind: dict[TensorId, Kind] = {}
+    kind: dict[TensorId, StorageKind] = {}
     buffer: dict[TensorId, TensorId] = {t.id: t.id for t in tensors}
     uses = {t.id: 1 if t.producer is None else 0 for t in tensors}
     for op in order:
@@ -51,7 +51,7 @@ def place(
         root = buffer[source]
         buffer[target] = root
         uses[root] += uses[target]
-        kind[target] = Kind.SHARED
+        kind[target] = StorageKind.SHARED
 
     def size_class(tensor: TensorId) -> tuple[object, ...]:
         return (t := tensors[tensor]).shape, t.bytes, t.on_host, _is_apart(graph, t)
@@ -61,9 +61,9 @@ def place(
         for index, tensor in enumerate(operation.outputs):
             t = tensors[tensor]
             if t.on_host and not host_in_arena:
-                kind[tensor] = Kind.SHARED
+                kind[tensor] = StorageKind.SHARED
             elif t.is_output:
-                kind[tensor] = Kind.OUTPUT
+                kind[tensor] = StorageKind.OUTPUT
             elif operation.is_view and index == 0:
                 share(operation.inputs[0], tensor)
             elif t.buffer != tensor:
@@ -73,13 +73,13 @@ def place(
             elif reuse and t.shape and t.consumers and free.get(size_class(tensor)):
                 share(free[size_class(tensor)].pop(), tensor)
             else:
-                kind[tensor] = Kind.OWN
+                kind[tensor] = StorageKind.OWN
         for tensor in (*operation.inputs, *operation.outputs):
             root = buffer[tensor]
             uses[root] -= 1
             if (
                 uses[root] == 0
-                and kind.get(root) is Kind.OWN
+                and kind.get(root) is StorageKind.OWN
                 and not _is_apart(graph, tensors[root])
             ):
                 free.setdefault(size_class(root), []).append(root)
@@ -87,7 +87,7 @@ def place(
             last[buffer[tensor]] = step
     freed: list[list[TensorId]] = [[] for _ in order]
     for root, step in last.items():
-        if kind.get(root) is Kind.OWN:
+        if kind.get(root) is StorageKind.OWN:
             freed[step].append(root)
     return AllocationPlan(kind=kind, freed_after=freed, buffer=buffer)
 

@@ -24,11 +24,11 @@ from typing import Any, Protocol
 from planner.graph.model import Operation, OpId, TensorId, TrainingGraph
 from planner.graph.operators.table import operator_of
 from planner.results import ArenaForecast
-from planner.runtime.memory.allocation import AllocationPlan, Kind, place
+from planner.runtime.memory.allocation import AllocationPlan, StorageKind, place
 from planner.runtime.memory.bfc import (
     ROUNDING,
-    Arena,
     ArenaFullError,
+    BfcArena,
     Growth,
     PatternLayout,
     round_up,
@@ -199,7 +199,7 @@ def simulate(
         ArenaFullError: `settings.limit_bytes` does not suffice.
     """
     demand = demand or demand_of(graph, order, reuse=settings.reuse, threads=threads)
-    arena = Arena(
+    arena = BfcArena(
         growth=settings.growth,
         initial_chunk_bytes=settings.initial_chunk_bytes,
         max_dead_bytes=settings.max_dead_bytes,
@@ -269,10 +269,10 @@ def run_step(
         scratch = [arena.allocate(size) for size in taken.before]
         for tensor in graph.operations[op].outputs:
             kind, size = placement.kind[tensor], graph.tensors[tensor].bytes
-            if kind is Kind.SHARED or not size or (in_pattern and kind is Kind.OWN):
+            if kind is StorageKind.SHARED or not size or (in_pattern and kind is StorageKind.OWN):
                 continue
             blocks[tensor] = arena.allocate(size)
-            if tracing is not None and kind is Kind.OWN:
+            if tracing is not None and kind is StorageKind.OWN:
                 tracing.allocate(tensor, round_up(size))
         scratch += [arena.allocate(size) for size in taken.after]
         peak = max(peak, arena.in_use)

@@ -49,7 +49,7 @@ class Block:
         self.after: Block | None = None
 
 
-class Arena:
+class BfcArena:
     """Best fit with coalescing (bfc_arena.cc): the smallest free chunk that fits, lowest first.
 
     Attributes:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from planner.graph.model import OpId, TensorId, TrainingGraph
-from planner.runtime.memory.allocation import Kind, place
+from planner.runtime.memory.allocation import StorageKind, place
 from planner.runtime.memory.bfc import PatternLayout, round_up
 
 _GRANULE_BYTES = 1 << 16
@@ -39,7 +39,7 @@ def missed_bytes(
     size = max(
         _GRANULE_BYTES, sum(end - start for used in ranges for start, end in used) // _MOST_TOUCHES
     )
-    cache = _Cache(most=max(1, cache_bytes // size))
+    cache = _GranuleCache(most=max(1, cache_bytes // size))
     missed = [0] * len(graph.operations)
     for _ in range(2):  # what one step leaves is what the next one finds
         for op, used in zip(order, ranges, strict=True):
@@ -47,7 +47,7 @@ def missed_bytes(
     return tuple(missed)
 
 
-class _Cache:
+class _GranuleCache:
     """Granules by number, those used last at the end."""
 
     def __init__(self, most: int) -> None:
@@ -77,7 +77,7 @@ def _ranges(graph: TrainingGraph, order: Sequence[OpId]) -> list[list[Range]]:
         operation = graph.operations[op]
         for tensor in operation.outputs:
             size = graph.tensors[tensor].bytes
-            if size and plan.kind[tensor] is Kind.OWN:
+            if size and plan.kind[tensor] is StorageKind.OWN:
                 layout.allocate(tensor, round_up(size))
                 at[tensor] = layout.placed(tensor)[0]
         used = () if operation.is_view else dict.fromkeys((*operation.inputs, *operation.outputs))
@@ -89,12 +89,12 @@ def _ranges(graph: TrainingGraph, order: Sequence[OpId]) -> list[list[Range]]:
     return ranges
 
 
-def _beside(graph: TrainingGraph, kind: Mapping[TensorId, Kind]) -> dict[TensorId, int]:
+def _beside(graph: TrainingGraph, kind: Mapping[TensorId, StorageKind]) -> dict[TensorId, int]:
     """Addresses of what is not in the block: inputs, initializers and outputs, behind each other."""
     found: dict[TensorId, int] = {}
     end = -1 << 62  # the block begins at 0
     for tensor in graph.tensors:
-        if tensor.producer is None or kind.get(tensor.id) is Kind.OUTPUT:
+        if tensor.producer is None or kind.get(tensor.id) is StorageKind.OUTPUT:
             found[tensor.id] = end
             end += round_up(tensor.bytes)
     return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from planner.graph.liveness import Timeline
+from planner.graph.liveness import LiveTimeline
 from planner.graph.model import Category
 from planner.results import RegionLayout
-from planner.runtime.memory.bfc import ROUNDING, Arena, Block, Growth, round_up
+from planner.runtime.memory.bfc import ROUNDING, BfcArena, Block, Growth, round_up
 
 
-def one_region(line: Timeline) -> RegionLayout:
+def one_region(line: LiveTimeline) -> RegionLayout:
     """Replay the arena's best fit over a timeline: each buffer at its first step, then the workspace of
     the step's kernel; persistent tensors lie below all of them.
 
@@ -16,7 +16,7 @@ def one_region(line: Timeline) -> RegionLayout:
     """
     scratch = line.by_category[Category.WORKSPACE].tolist()
     whole = sum(round_up(r.bytes) for r in line.ranges) + sum(map(round_up, scratch))
-    arena = Arena(
+    arena = BfcArena(
         growth=Growth.DOUBLING,
         initial_chunk_bytes=max(whole, ROUNDING),
         max_dead_bytes=1,

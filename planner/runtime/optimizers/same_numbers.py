@@ -57,7 +57,7 @@ _LONG_US = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class OptimizedFile:
     """The file, and what the optimizers made of it.
 
     Attributes:
@@ -86,7 +86,7 @@ class Subject:
 
 
 def same_numbers(
-    subject: Subject,
+    subject: OptimizedFile,
     make_feeds: Callable[[], Mapping[str, Array]],
     *,
     seed: int = 0,
@@ -139,7 +139,7 @@ def same_numbers(
 
 
 def _without_optimizations(
-    subject: Subject,
+    subject: OptimizedFile,
     file: ModelInMemory,
     feeds: Mapping[str, Array],
     ours: Mapping[str, Array],
@@ -168,7 +168,7 @@ def _tolerance() -> str:
     return f"{RELATIVE['float32']:g} of the largest element ({RELATIVE['float16']:g} in half precision)"
 
 
-def _in_order(subject: Subject) -> bytes:
+def _in_order(subject: OptimizedFile) -> bytes:
     """The graph as a file whose nodes stand in the order in which they are to run."""
     proto = ir.to_proto(subject.model)
     place = {subject.graph.operations[op].name: i for i, op in enumerate(subject.order)}
@@ -179,7 +179,7 @@ def _in_order(subject: Subject) -> bytes:
 
 
 def _run(
-    subject: Subject,
+    subject: OptimizedFile,
     model: ModelInMemory,
     feeds: Mapping[str, Array],
     level: Level,
@@ -199,7 +199,7 @@ def _run(
     return {**copies, **as_left(own, written, list(results))}
 
 
-def _unrun(subject: Subject, why: str) -> str:
+def _unrun(subject: OptimizedFile, why: str) -> str:
     """What can be said of a model without running it."""
     nodes = list(subject.model.graph)
     original = {_key(node) for node in subject.original.graph}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from planner.plan.problem import Problem
-from planner.search import interval_search
-from planner.search.interval_search import IntervalSearch
+from planner.search.program import interval_search
+from planner.search.program.interval_search import IntervalSearch
 from planner.search.state import SearchState
 from planner.search.stop import Stop
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from planner.plan.problem import Problem
-from planner.search.cutting_loop import CuttingLoop
+from planner.search.program.cutting_loop import CuttingLoop
 from planner.search.state import SearchState
 from planner.search.stop import Stop
 

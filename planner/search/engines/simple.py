@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
-from planner.search.cutting_loop import CuttingLoop, base_op_at
 from planner.search.engine import run_engine
 from planner.search.improve import Improver
+from planner.search.program.cutting_loop import CuttingLoop, base_op_at
 from planner.search.simple import distance_plans
 from planner.search.state import SearchState, new_state
 from planner.search.stop import Stop

@@ -57,7 +57,7 @@ class Arrays(NamedTuple):
     overlap: bool
 
 
-class Plan(NamedTuple):
+class GapChoices(NamedTuple):
     """Decisions, per gap: `choice`; whether a tensor brought back early for another recompute is
     let go again; and the base operation before which it comes back, -1 for just in time."""
 
@@ -65,9 +65,9 @@ class Plan(NamedTuple):
     released: Flags
     early: Ints
 
-    def copy(self) -> Plan:
+    def copy(self) -> GapChoices:
         """An independent copy."""
-        return Plan(self.choice.copy(), self.released.copy(), self.early.copy())
+        return GapChoices(self.choice.copy(), self.released.copy(), self.early.copy())
 
 
 class Steps(NamedTuple):
@@ -148,10 +148,10 @@ def steps_for(a: Arrays, count: int = 0) -> Steps:
     )
 
 
-def plan_of(a: Arrays, decisions: Decisions) -> Plan:
+def plan_of(a: Arrays, decisions: Decisions) -> GapChoices:
     """Decisions as arrays."""
     gaps = a.gap_tensor.size
-    plan = Plan(
+    plan = GapChoices(
         np.zeros(gaps, dtype=np.uint8),
         np.zeros(gaps, dtype=np.uint8),
         np.full(gaps, -1, dtype=np.int32),
@@ -168,7 +168,7 @@ def plan_of(a: Arrays, decisions: Decisions) -> Plan:
     return plan
 
 
-def decisions_of(a: Arrays, plan: Plan) -> Decisions:
+def decisions_of(a: Arrays, plan: GapChoices) -> Decisions:
     """Arrays as decisions."""
     gaps, extended = {}, set()
     for i in np.flatnonzero(plan.choice).tolist():

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from planner import clock
 from planner.native.calls import function, random_words, words
-from planner.search.fast.arrays import Arrays, Plan, Steps, steps_for
+from planner.search.fast.arrays import Arrays, GapChoices, Steps, steps_for
 
 OVERFLOW = -1
 """The schedule outgrew the steps: such a plan is no good."""
@@ -21,7 +21,7 @@ OVERFLOW = -1
 Gaps = npt.NDArray[np.int64]
 
 
-class Replay(NamedTuple):
+class FastReplay(NamedTuple):
     """Of a schedule.
 
     Attributes:
@@ -77,7 +77,7 @@ class Core:
     def _spend(self, schedules: int = 1) -> None:
         clock.spend(clock.COMPILED_S * schedules * len(self.arrays.duration))
 
-    def schedule(self, plan: Plan) -> int:
+    def schedule(self, plan: GapChoices) -> int:
         """Write the actions of `plan` to the steps; returns how many, or OVERFLOW.
 
         Any plan gives a valid schedule: a tensor that is needed, gone, and whose producer may not run
@@ -85,7 +85,7 @@ class Core:
         self._spend()
         return function("planner_search_schedule")(self._problem, self._steps, words(plan))
 
-    def replay(self, count: int, *, overlap: bool = False) -> Replay:
+    def replay(self, count: int, *, overlap: bool = False) -> FastReplay:
         """Replay the first `count` actions; `live` is left in the steps.
 
         Args:
@@ -93,7 +93,7 @@ class Core:
         """
         return self._replayed("planner_search_replay", count, overlap)
 
-    def place_and_time(self, count: int, rounds: int) -> Replay:
+    def place_and_time(self, count: int, rounds: int) -> FastReplay:
         """List the copies among the first `count` actions (just in time) where they hide.
 
         Args:
@@ -105,14 +105,16 @@ class Core:
         """
         return self._replayed("planner_search_place", count, rounds)
 
-    def _replayed(self, name: str, count: int, how: int) -> Replay:
+    def _replayed(self, name: str, count: int, how: int) -> FastReplay:
         self._spend()
         found = _Replay()
         numbers = ctypes.c_int64(count), ctypes.c_int64(how)
         function(name)(self._problem, self._steps, *numbers, ctypes.byref(found))
-        return Replay(found.peak_bytes, found.time_us, found.copies)
+        return FastReplay(found.peak_bytes, found.time_us, found.copies)
 
-    def change(self, plan: Plan, gaps: Gaps, choice: int, batch: int, time_us: float) -> float:
+    def change(
+        self, plan: GapChoices, gaps: Gaps, choice: int, batch: int, time_us: float
+    ) -> float:
         """Decide `choice` at `gaps` of the plan, `batch` at a time, and keep what fits and is faster;
         keeping a tensor only needs to be no slower. Returns the plan's time.
 
@@ -129,8 +131,8 @@ class Core:
 
     def anneal(
         self,
-        plan: Plan,
-        best: Plan,
+        plan: GapChoices,
+        best: GapChoices,
         gaps: Gaps,
         heat: Heat,
         iterations: int,

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from planner.onnxio.load import ValueType, value_types
-from planner.runtime.device.assumed import assumed_placement, host_inputs, host_outputs
-from planner.runtime.device.table import PROVIDERS, kernel_table
+from planner.runtime.device.predict.assumed import assumed_placement, host_inputs, host_outputs
+from planner.runtime.device.predict.table import PROVIDERS, kernel_table
 from tests.runtime.support import constant, model_of, op, tensor
 
 I64 = ir.DataType.INT64

@@ -8,8 +8,8 @@ import pytest
 
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.device.bfc_device import forecast_cuda
-from planner.runtime.device.buckets import fed_bytes, initializer_bytes
+from planner.runtime.device.predict.bfc_device import forecast_cuda
+from planner.runtime.device.predict.buckets import fed_bytes, initializer_bytes
 from planner.runtime.memory.arena import DEFAULT, RECOMMENDED, simulate
 from planner.runtime.memory.bfc import ArenaFullError, round_up
 from tests.runtime.device.support import graph_of

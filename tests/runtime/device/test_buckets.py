@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.schedule import default_order
-from planner.runtime.device.buckets import (
+from planner.runtime.device.predict.buckets import (
     LIMITS,
-    LiveRange,
+    StorageRange,
     bucket_bytes,
     forecast_webgpu,
     live_ranges,
@@ -35,22 +35,22 @@ def test_a_request_above_the_largest_bucket_is_rounded_to_16_bytes() -> None:
 
 
 def test_a_freed_buffer_serves_its_own_bucket_only() -> None:
-    same = [LiveRange(bytes=100, start=0, end=1), LiveRange(bytes=65, start=1, end=3)]
-    other = [LiveRange(bytes=100, start=0, end=1), LiveRange(bytes=64, start=1, end=3)]
+    same = [StorageRange(bytes=100, start=0, end=1), StorageRange(bytes=65, start=1, end=3)]
+    other = [StorageRange(bytes=100, start=0, end=1), StorageRange(bytes=64, start=1, end=3)]
     assert predict(same).peak_bytes == 128
     assert predict(other).peak_bytes == 192
 
 
 def test_a_buffer_above_the_buckets_exists_until_the_next_submit() -> None:
     big = 200 << 20
-    ranges = [LiveRange(bytes=big, start=k, end=k + 1) for k in range(4)]
+    ranges = [StorageRange(bytes=big, start=k, end=k + 1) for k in range(4)]
     assert predict(ranges, runs=1).peak_bytes == 4 * big
     assert predict(ranges, submits={1, 2}, runs=1).peak_bytes == 2 * big
 
 
 def test_what_is_freed_beyond_a_limit_is_destroyed_at_a_submit() -> None:
-    ranges = [LiveRange(bytes=64, start=0, end=1) for _ in range(3)]
-    ranges += [LiveRange(bytes=128, start=2, end=3)]
+    ranges = [StorageRange(bytes=64, start=0, end=1) for _ in range(3)]
+    ranges += [StorageRange(bytes=128, start=2, end=3)]
     kept = predict(ranges, limits={64: 3, 128: 9}, submits={1}, runs=1)
     destroyed = predict(ranges, limits={64: 1, 128: 9}, submits={1}, runs=1)
     assert kept.peak_bytes == 3 * 64 + 128
@@ -58,7 +58,7 @@ def test_what_is_freed_beyond_a_limit_is_destroyed_at_a_submit() -> None:
 
 
 def test_feeds_take_buckets_and_initializers_do_not() -> None:
-    found = predict([LiveRange(bytes=10, start=0, end=1)], fed=[100], initializers=[100])
+    found = predict([StorageRange(bytes=10, start=0, end=1)], fed=[100], initializers=[100])
     assert found.peak_bytes == 64 + 128 + 112
 
 
@@ -104,7 +104,7 @@ class _Driver:
 
 
 def _brute_force(
-    ranges: list[LiveRange], fed: list[int], limits: dict[int, int], at: set[int], runs: int
+    ranges: list[StorageRange], fed: list[int], limits: dict[int, int], at: set[int], runs: int
 ) -> int:
     driver, peak = _Driver(limits), 0
     steps = max((r.end for r in ranges), default=0)
@@ -133,7 +133,7 @@ def _brute_force(
 
 _RANGES = st.lists(
     st.builds(
-        lambda size, start, length: LiveRange(bytes=size, start=start, end=start + length),
+        lambda size, start, length: StorageRange(bytes=size, start=start, end=start + length),
         st.sampled_from([1, 64, 65, 128, 300, 512, 600]),
         st.integers(0, 9),
         st.integers(1, 5),
@@ -151,7 +151,7 @@ _RANGES = st.lists(
     runs=st.integers(1, 3),
 )
 def test_the_prediction_is_what_the_buffers_do(
-    ranges: list[LiveRange], fed: list[int], limits: dict[int, int], at: set[int], runs: int
+    ranges: list[StorageRange], fed: list[int], limits: dict[int, int], at: set[int], runs: int
 ) -> None:
     found = predict(ranges, fed=fed, limits=limits, submits=at, runs=runs)
     assert found.peak_bytes == _brute_force(ranges, fed, limits, at, runs)

@@ -25,8 +25,9 @@ from planner.fit.search import first_region
 from planner.pipeline.prepare import costing, prepared
 from planner.pipeline.target import placing
 from planner.runtime import options
-from planner.runtime.device import bfc_device, client, op_times, worker
+from planner.runtime.device import client, op_times, worker
 from planner.runtime.device.caps import cap_on_device
+from planner.runtime.device.predict import bfc_device
 from planner.runtime.device.reference import Side
 from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs

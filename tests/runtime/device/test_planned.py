@@ -29,8 +29,8 @@ from planner.results import Verification
 from planner.runtime.device import client
 from planner.runtime.device.placement import placement_of
 from planner.runtime.device.reference import Side
-from planner.runtime.device.software import WebGpuDevice
 from planner.runtime.device.verify import DeviceJob
+from planner.runtime.device.webgpu.software import WebGpuDevice
 from planner.targets import WEBGPU
 
 pytestmark = pytest.mark.usefixtures("counted_device")
@@ -308,6 +308,6 @@ def test_no_device_is_one_clear_error(
     def none() -> WebGpuDevice:
         raise UsageError("no GPU here")
 
-    monkeypatch.setattr("planner.runtime.device.software.find_device", none)
+    monkeypatch.setattr("planner.runtime.device.webgpu.software.find_device", none)
     with pytest.raises(UsageError, match="no GPU here"):
         api.analyze(path, device="webgpu")

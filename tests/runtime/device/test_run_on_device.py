@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import planner
-from planner.runtime.device.software import WebGpuDevice, start
+from planner.runtime.device.webgpu.software import WebGpuDevice, start
 from planner.targets import WEBGPU
 from tests.process import PLANNER
 

@@ -14,10 +14,10 @@ import pytest
 
 from planner.errors import PlannerError, UsageError
 from planner.files.keeping import cache_folder
-from planner.runtime.device import counting, software
-from planner.runtime.device.counting import Counter, compiled_driver
-from planner.runtime.device.provider import WEBGPU
-from planner.runtime.device.software import WebGpuDevice, start
+from planner.runtime.device.webgpu import counting, software
+from planner.runtime.device.webgpu.counting import Counter, compiled_driver
+from planner.runtime.device.webgpu.provider import WEBGPU
+from planner.runtime.device.webgpu.software import WebGpuDevice, start
 
 WORKER = Path(__file__).with_name("exp_worker.py")
 MIB = 2**20

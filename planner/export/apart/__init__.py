@@ -1,0 +1,1 @@
+"""Operators and functions that are taken apart into those that ONNX has."""

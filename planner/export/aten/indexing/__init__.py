@@ -1,0 +1,1 @@
+"""Picking and placing parts of tensors, and their gradients."""

@@ -1,0 +1,144 @@
+"""Views of a tensor's memory: a size, a stride for each axis, and where it begins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import fx
+
+from planner.export.aten.registry import Dim, Lowering, Result, lowers, rank_of, shape_of
+from planner.export.write.emit import Value
+
+
+@lowers("as_strided")
+def as_strided(
+    low: Lowering,
+    x: fx.Node,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    start: int | None = None,
+) -> Result:
+    """Elements of a contiguous tensor, which may occur more than once."""
+    places = _places(low, sizes, strides, start)
+    flat = low.reshape(low.value(x), [-1], "flat")
+    if _is_all(places, x):
+        return low.reshape(flat, sizes)
+    return low.op("Gather", flat, low.builder.constant(places), axis=0)
+
+
+@lowers("as_strided_scatter")
+def as_strided_scatter(
+    low: Lowering,
+    x: fx.Node,
+    source: fx.Node,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    start: int | None = None,
+) -> Result:
+    """x with the elements of the view replaced."""
+    places = _places(low, sizes, strides, start)
+    if _is_all(places, x):
+        return low.reshape(low.value(source), shape_of(x))
+    if np.unique(places).size != places.size:
+        raise low.unsupported("a view in which one element is at several places")
+    return _written(low, low.reshape(low.value(x), [-1], "flat"), places, source)
+
+
+@lowers("diagonal", "diagonal_copy")
+def diagonal(low: Lowering, x: fx.Node, offset: int = 0, first: int = 0, second: int = 1) -> Result:
+    """Picked by its places: a product with ones and zeros would spread what is not finite beside it."""
+    shape, order = shape_of(x), _last(rank_of(x), first, second)
+    *lead, high, wide = (shape[axis] for axis in order)
+    turned = low.transpose(low.value(x), order, "turned")
+    flat = low.reshape(turned, [*lead, high * wide], "flat")
+    return low.op("Gather", flat, _steps(low, low.shape[-1], wide, offset), axis=len(lead))
+
+
+def _last(rank: int, first: int, second: int) -> list[int]:
+    """The axes, two of them behind the others."""
+    ends = [first % rank, second % rank]
+    return [axis for axis in range(rank) if axis not in ends] + ends
+
+
+def _steps(low: Lowering, count: Dim, wide: Dim, offset: int) -> Value:
+    """Where the elements of a diagonal lie in a flat plane whose rows are so wide."""
+    start = offset if offset >= 0 else -offset * wide
+    if isinstance(count, int) and isinstance(wide, int):
+        return low.builder.constant(int(start) + np.arange(count) * (wide + 1))
+    end = low.op("Squeeze", low.extent(count), tag="count")
+    zero, one = low.scalar(0, torch.int64), low.scalar(1, torch.int64)
+    apart = low.op(
+        "Mul", low.op("Range", zero, end, one, tag="at"), low.extent(wide + 1), tag="apart"
+    )
+    return low.op("Add", apart, low.extent(start), tag="places")
+
+
+@lowers("diagonal_scatter")
+def diagonal_scatter(
+    low: Lowering, x: fx.Node, source: fx.Node, offset: int = 0, first: int = 0, second: int = 1
+) -> Result:
+    """x with a diagonal replaced."""
+    places = _diagonal(low, offset, first, second)
+    return _written(low, low.reshape(low.value(x), [-1], "flat"), places, source)
+
+
+@lowers("diagonal_backward")
+def diagonal_backward(
+    low: Lowering, dy: fx.Node, sizes: Sequence[int], offset: int, first: int, second: int
+) -> Result:
+    """Zeros, with a diagonal."""
+    order = _last(len(sizes), first, second)
+    *lead, high, wide = (low.shape[axis] for axis in order)
+    places = _steps(low, shape_of(dy)[-1], wide, offset)
+    index = low.op("Expand", places, low.shape_value(shape_of(dy)), tag="index")
+    zeros = low.filled(0, "zeros", [*lead, high * wide])
+    flat = low.op("ScatterElements", zeros, index, low.value(dy), tag="flat", axis=len(lead))
+    plane = low.reshape(flat, [*lead, high, wide], "plane")
+    return low.transpose(plane, [order.index(axis) for axis in range(len(order))])
+
+
+@lowers("diag_embed")
+def diag_embed(
+    low: Lowering, x: fx.Node, offset: int = 0, first: int = -2, second: int = -1
+) -> Result:
+    """Zeros, with x as a diagonal."""
+    places = _diagonal(low, offset, first, second)
+    return _written(low, low.filled(0, "zeros", [math.prod(low.shape)]), places, x)
+
+
+def _diagonal(low: Lowering, offset: int, first: int, second: int) -> np.ndarray:
+    """Where the elements of a diagonal of the result lie."""
+    if not all(isinstance(size, int) for size in low.shape):
+        raise low.unsupported("a symbolic dimension")
+    shape = [int(size) for size in low.shape]
+    return np.arange(math.prod(shape)).reshape(shape).diagonal(offset, first, second)
+
+
+def _written(low: Lowering, flat: Value, places: np.ndarray, source: fx.Node) -> Value:
+    """A flat tensor with some elements replaced, in the shape of the result."""
+    index = low.builder.constant(places.astype(np.int64).reshape(-1))
+    updates = low.reshape(low.value(source), [-1], "updates")
+    written = low.op("ScatterElements", flat, index, updates, tag="written", axis=0)
+    return low.reshape(written, low.shape)
+
+
+def _places(
+    low: Lowering, sizes: Sequence[int], strides: Sequence[int], start: int | None
+) -> np.ndarray:
+    """Where each element of the view lies."""
+    if not all(isinstance(number, int) for number in (*sizes, *strides)):
+        raise low.unsupported("a symbolic dimension")
+    places = np.full([1] * len(sizes), start or 0, np.int64)
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        thin = [-1 if at == axis else 1 for at in range(len(sizes))]
+        places = places + (np.arange(size) * stride).reshape(thin)
+    return places
+
+
+def _is_all(places: np.ndarray, x: fx.Node) -> bool:
+    """Whether the view is the whole tensor, in order."""
+    count = x.meta["val"].numel()
+    return places.size == count and bool((places.reshape(-1) == np.arange(count)).all())

@@ -1,0 +1,1 @@
+"""Convolutions, pooling and padding, and their gradients."""

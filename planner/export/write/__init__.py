@@ -1,0 +1,1 @@
+"""From a traced graph to an ONNX file: nodes, types, the file."""

@@ -1,0 +1,1 @@
+"""Regions of a model that run in chunks of rows."""

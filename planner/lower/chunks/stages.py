@@ -1,0 +1,148 @@
+"""Where the chunks of a region run: one after the other, in as many stages as values leave and come back.
+
+What a region makes may come back to it by way of nodes outside, as the gradient of a feed-forward does:
+all chunks of what lies before must have run by then. So its nodes are in stages: a node is in a later
+stage than what it needs by way of others, and in the stage of its readers where these alone want it. In
+each stage all of a chunk's nodes run before the next chunk's.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from planner.lower.chunks.regions import Ground, Region
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A node's turn among those that may run.
+
+    Attributes:
+        step: of the old order; a stage's chunks come behind it.
+        region: the step of the region's first node; -1 outside of regions.
+        order: of the old node.
+        beside: -1 for what a node needs, 1 for what is made of its result.
+    """
+
+    step: int
+    region: int = -1
+    stage: int = 0
+    chunk: int = 0
+    order: int = 0
+    beside: int = 0
+
+    def before(self) -> Place:
+        """The turn of what the node needs."""
+        return Place(self.step, self.region, self.stage, self.chunk, self.order, -1)
+
+    def behind(self) -> Place:
+        """The turn of what is made of its result."""
+        return Place(self.step, self.region, self.stage, self.chunk, self.order, 1)
+
+
+class Keys:
+    """Places of the nodes of a model, by an order in which they can run."""
+
+    def __init__(self, ground: Ground, order: Sequence[str]) -> None:
+        self.ground = ground
+        self.order = order
+        self.step = {name: i for i, name in enumerate(order)}
+
+    def alone(self, name: str) -> Place:
+        """The place of a node outside of regions."""
+        return Place(self.step[name])
+
+    def of(self, region: Region) -> Callable[[str, int], Place]:
+        """What gives a region's nodes their places, chunk by chunk."""
+        stages = self._stages(region)
+        begin = self._begin(region, stages)
+        first = min(self.step[name] for name in region.ways)
+
+        def place(name: str, chunk: int) -> Place:
+            stage = stages[name]
+            return Place(begin[stage], first, stage, chunk, self.step[name])
+
+        return place
+
+    def _stages(self, region: Region) -> dict[str, int]:
+        ground, stages = self.ground, dict[str, int]()
+        behind: dict[str, int] = {}  # the last stage that a node outside needs
+        for name in self.order:
+            way = region.ways.get(name)
+            latest = -1
+            for place, tensor in enumerate(ground.read(name)):
+                maker = ground.producer.get(tensor)
+                if maker is None:
+                    continue
+                if way is None:
+                    latest = max(latest, stages.get(maker, behind.get(maker, -1)))
+                elif maker in stages:
+                    in_chunks = tensor in region.cuts and way.inputs[place] is not None
+                    latest = max(latest, stages[maker] + (not in_chunks))
+                else:
+                    latest = max(latest, behind[maker] + 1)
+            if way is None:
+                behind[name] = latest
+            else:
+                stages[name] = max(0, latest)
+        for name in reversed(self.order):
+            if name in stages:
+                readers = self._readers(region, name)
+                if readers:
+                    stages[name] = max(stages[name], min(stages[reader] for reader in readers))
+        return stages
+
+    def _readers(self, region: Region, name: str) -> list[str]:
+        """The nodes that want a node's result; none where others than chunks do."""
+        ground, found = self.ground, list[str]()
+        outputs = {str(v.name) for v in ground.model.graph.outputs}
+        for tensor in filter(None, ground.made(name)):
+            if tensor not in region.cuts or tensor in outputs:
+                return []
+            for reader in ground.consumers.get(tensor, ()):
+                way = region.ways.get(reader)
+                places = [i for i, t in enumerate(ground.read(reader)) if t == tensor]
+                if way is None or any(way.inputs[i] is None for i in places):
+                    return []
+                found.append(reader)
+        return found
+
+    def _begin(self, region: Region, stages: Mapping[str, int]) -> dict[int, int]:
+        """By stage, the step behind which its chunks come: what they need has run by then."""
+        ground = self.ground
+        first: dict[int, int] = {}
+        needed: dict[int, int] = {}
+        for name, stage in stages.items():
+            first[stage] = min(first.get(stage, self.step[name]), self.step[name])
+            for tensor in ground.read(name):
+                maker = ground.producer.get(tensor)
+                if maker is not None and maker not in stages:
+                    needed[stage] = max(needed.get(stage, 0), self.step[maker])
+        return {stage: max(first[stage], needed.get(stage, 0)) for stage in first}
+
+
+def in_turn(nodes: Mapping[str, ir.Node], places: Mapping[str, Place]) -> list[str]:
+    """Names of nodes in an order in which they can run: the first place first among those that may."""
+    maker = {v: name for name, node in nodes.items() for v in node.outputs}
+    readers: dict[str, list[str]] = {name: [] for name in nodes}
+    waits: dict[str, int] = {}
+    for name, node in nodes.items():
+        before = {maker[v] for v in node.inputs if v is not None and v in maker}
+        waits[name] = len(before)
+        for other in before:
+            readers[other].append(name)
+    ready = [(places[name], name) for name, count in waits.items() if not count]
+    heapq.heapify(ready)
+    found: list[str] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        found.append(name)
+        for other in readers[name]:
+            waits[other] -= 1
+            if not waits[other]:
+                heapq.heappush(ready, (places[other], other))
+    return found

@@ -1,0 +1,1 @@
+"""Make ONNX Runtime run a file in the planned order."""

@@ -1,0 +1,1 @@
+"""The lever that runs large operations in chunks of rows."""

@@ -1,0 +1,135 @@
+"""Operations in chunks of rows, where no plan fits without that or one takes less time.
+
+Rooms are tried, from all that the budget leaves down to a part of it: for each, what is too large for it
+is split (`planner.pipeline.levers.chunk.too_large`), and a quick search says what a plan takes. In more
+room there are fewer chunks; in less, a plan can keep more beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from planner import clock
+from planner.lower.chunks.row_rules import MIN_OPSET
+from planner.pipeline.levers.chunk.splitting import planned_regions, split_as_planned
+from planner.pipeline.levers.chunk.too_large import split_to_fit
+from planner.pipeline.levers.host.hosting import everything_on_host
+from planner.pipeline.levers.host.residence import resided
+from planner.pipeline.levers.lever import Case, Lever, Rung
+from planner.pipeline.levers.policy import POLICY
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.solve.orders import base_orders, least_possible_peak
+from planner.pipeline.solve.quick import quick_us
+from planner.plan.planfile import Plan
+from planner.request import Levers
+from planner.units import format_bytes
+
+
+class Chunks(Lever):
+    """`--split`."""
+
+    option = "--split"
+    shares = POLICY.chunks
+
+    def is_asked(self, levers: Levers) -> bool:
+        return levers.split != "none"
+
+    def supports(self, prepared: Prepared) -> str | None:
+        why = why_no_split(prepared)
+        return None if why is None else f"nothing was split (--split auto): {why}"
+
+    def goes_without(self, case: Case) -> bool:
+        return least_possible_peak(_lean(case)) <= case.settings.room_bytes
+
+    def rungs(self, case: Case) -> Iterator[Rung]:
+        """Models in chunks, each other in what is split: those with the quickest plan first; where no
+        quick search found one, those with the smallest operations. Only the first, where it has to be
+        quicker than the plain plan."""
+        case.means.progress("splitting what is too large")
+        lean = _lean(case)
+        hosted = frozenset((lean if case.plain is None else case.plain.prepared).resident)
+        found: list[tuple[float, Prepared]] = []
+        for one in _splits(case, lean):
+            found.append((_quick_us(case, resided(one, hosted)), one))
+            if clock.now() > case.until - self.shares.rest * case.settings.time_limit_s:
+                break
+        found.reverse()
+        found.sort(key=lambda pair: pair[0])
+        for added_us, one in found:
+            if added_us > case.most_added_us:
+                return
+            yield Rung(prepared=one)
+
+    def record(self, prepared: Prepared) -> dict[str, Any]:
+        return {"split": planned_regions(prepared)}
+
+    def replay(self, prepared: Prepared, plan: Plan) -> Prepared:
+        return split_as_planned(prepared, plan.split)
+
+    def bound_class(self, prepared: Prepared) -> str:
+        return "with the same operations in chunks" if prepared.split else ""
+
+
+def why_no_split(prepared: Prepared) -> str | None:
+    """Why nothing of this model can run in chunks; None where it can."""
+    if prepared.target.own_memory:
+        return f"not yet for {prepared.target.title}"
+    if prepared.loaded.dims:
+        return "the chunks would hold for the sizes that --dim gives alone"
+    if prepared.model.graph.opset_imports.get("", 1) < MIN_OPSET:
+        return f"it takes the ONNX operator set {MIN_OPSET} or a later one"
+    return None
+
+
+def _lean(case: Case) -> Prepared:
+    """The model with as much on the host as may be."""
+    prepared = case.prepared
+    if prepared.request.levers.residence == "device" or prepared.why_no_swaps is not None:
+        return prepared
+    return everything_on_host(prepared, case.settings)
+
+
+def _splits(case: Case, lean: Prepared) -> Iterator[Prepared]:
+    """By room, what is split for it, where it is something else each time and has room."""
+    room = case.settings.room_bytes
+    hosted = frozenset(lean.resident)
+    # where nothing fits without chunks, looking for them may take as long again
+    until = case.until + (case.settings.time_limit_s if case.plain is None else 0.0)
+    known: list[object] = [()]
+    for share in POLICY.rooms:
+        one = split_to_fit(case.prepared, lean, int(share * room), until=until)
+        if one.split in known:
+            continue
+        known.append(one.split)
+        if least_possible_peak(resided(one, hosted)) <= room:
+            yield one.noted(*_said(one))
+
+
+def _quick_us(case: Case, prepared: Prepared) -> float:
+    """Microseconds that a plan of a short search adds; infinite where it finds none."""
+    limit_s = POLICY.chunks.quick_s(case.settings.time_limit_s) / 2
+    orders = base_orders(prepared, time_limit_s=limit_s)
+    found_us = quick_us(prepared, orders[0].order, case.settings, limit_s)
+    return found_us - prepared.baseline.time_us
+
+
+def _said(prepared: Prepared) -> tuple[str, ...]:
+    """What was split, for a plan's assumptions."""
+    regions = [region for together in prepared.split for region in together]
+    if not regions:
+        return ()
+    nodes = sum(len(region.ways) for region in regions)
+    most = max(region.seed.chunks for region in regions)
+    first = regions[0].seed
+    size = (
+        format_bytes(prepared.types[first.tensor].bytes) if first.tensor in prepared.types else ""
+    )
+    text = (
+        f"{nodes} node(s) run in chunks of rows, in {len(regions)} region(s) of up to {most} chunks, the "
+        f"first around {first.tensor!r}{f' ({size})' if size else ''}"
+    )
+    if prepared.numbers == "rounding":
+        text += ": sums are added up in parts, and products of fewer rows may take another path, so that "
+        text += "numbers are the same up to rounding"
+    return (text,)

@@ -1,0 +1,249 @@
+"""Operations that are too large for a budget, and the regions in which each gets small.
+
+What an operation holds while it runs, with the graph outputs made before it, no plan can do without
+(`planner.bound.instants`). Where that is more than there is room for, a region is looked for around it
+(`planner.lower.chunks.regions`): from each axis of its largest tensor, with larger or smaller values at
+its border, in 2, 4, 8, … chunks, the least number with which what each of its nodes holds has room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner import clock
+from planner.choices import MAX_CHUNKS
+from planner.graph.model import TensorId
+from planner.lower.chunks.regions import Ground, Region, Seed, grow
+from planner.order.min_peak import min_peak_order
+from planner.pipeline.levers.chunk.splitting import ground_of, split
+from planner.pipeline.levers.host.residence import resided
+from planner.pipeline.levers.policy import POLICY
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.solve.orders import least_possible_peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """An operation that is too large, by its name: it holds `own_bytes`, beside `other_bytes` that are
+    there whatever is done."""
+
+    name: str
+    own_bytes: int
+    other_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A region, the most that a node of it holds, what is cut, put together and added up, and how many
+    nodes it has with all chunks."""
+
+    region: Region
+    most_bytes: int
+    moved_bytes: int
+    nodes: int
+
+
+def split_to_fit(
+    prepared: Prepared, lean: Prepared, room_bytes: int, *, until: float = math.inf
+) -> Prepared:
+    """The model with what is too large in chunks, as far as that can be; itself, where nothing can.
+
+    Args:
+        lean: the same model, with on the host what may be there.
+        room_bytes: what each operation may hold.
+        until: no further region is looked for from then on (`planner.clock.now`).
+    """
+    left, least = POLICY.most_nodes, least_possible_peak(lean)
+    moved = frozenset(prepared.resident)
+    hosted = frozenset(lean.resident) - moved
+    for _ in range(POLICY.most_rounds):
+        if least <= room_bytes:
+            break
+        regions = regions_for(prepared, lean, room_bytes, most_nodes=left, until=until)
+        if not regions:
+            break
+        after = split(prepared, regions)
+        lean_after = resided(after, hosted)
+        least_after = least_possible_peak(lean_after)
+        if least_after > POLICY.gain * least and prepared.split:
+            break
+        left -= len(after.graph.operations) - len(prepared.graph.operations)
+        prepared, lean, least = after, lean_after, least_after
+    return prepared
+
+
+def too_large(lean: Prepared, room_bytes: int) -> list[Large]:
+    """Operations for which there is no room in the order that is best for this, largest first."""
+    form = lean.formulated()
+    problem = form.problem
+    tensors = problem.tensors
+    order, _ = min_peak_order(problem, range(len(problem.ops)))
+    found: list[Large] = []
+    other = problem.fixed_bytes
+    for index in order:
+        op = problem.ops[index]
+        own = op.workspace_bytes
+        own += sum(tensors[t].bytes for t in op.outputs)
+        own += sum(tensors[t].bytes for t in op.inputs if not tensors[t].to_end)
+        own -= sum(tensors[t].bytes for t in {target for _, target in op.inplace})
+        if own + other > room_bytes:
+            found.append(Large(name=op.name, own_bytes=own, other_bytes=other))
+        other += sum(tensors[t].bytes for t in op.outputs if tensors[t].to_end)
+    return sorted(found, key=lambda large: -large.own_bytes)
+
+
+def regions_for(
+    prepared: Prepared, lean: Prepared, room_bytes: int, *, most_nodes: int, until: float
+) -> tuple[Region, ...]:
+    """Regions that make room for what is too large; no two have a node in common.
+
+    Args:
+        most_nodes: that they may add, all together.
+        until: no further one is looked for from then on.
+    """
+    ground = ground_of(prepared)
+    sizes = _Sizes(prepared, ground)
+    found: list[Region] = []
+    taken: set[str] = set()
+    for large in too_large(lean, room_bytes):
+        if large.name not in ground.nodes or large.name in taken:
+            continue
+        if clock.now() > until:
+            break
+        best = _best(ground, sizes, large, room_bytes, frozenset(taken))
+        if best is None or best.nodes > most_nodes:
+            continue
+        most_nodes -= best.nodes
+        found.append(best.region)
+        taken |= best.region.ways.keys()
+    return tuple(found)
+
+
+def _best(
+    ground: Ground, sizes: _Sizes, large: Large, room_bytes: int, taken: frozenset[str]
+) -> _Candidate | None:
+    """The region that moves the fewest bytes, of those that make room; that with the least to hold where
+    none does; None where none helps."""
+    room = room_bytes - large.other_bytes
+    candidates = [
+        c for c in _candidates(ground, sizes, large, room, taken) if large.name in c.region.ways
+    ]
+    enough = [c for c in candidates if c.most_bytes <= room]
+    if enough:
+        return min(enough, key=lambda c: (c.moved_bytes, c.nodes))
+    best = min(candidates, key=lambda c: (c.most_bytes, c.moved_bytes, c.nodes), default=None)
+    return best if best is not None and best.most_bytes <= POLICY.gain * large.own_bytes else None
+
+
+def _candidates(
+    ground: Ground, sizes: _Sizes, large: Large, room: int, taken: frozenset[str]
+) -> Iterator[_Candidate]:
+    """For each axis and each border the region in the fewest chunks that has room, or in the most."""
+    tensor = sizes.largest(large.name)
+    if tensor is None:
+        return
+    for axis, rows in enumerate(ground.types[tensor].shape):
+        for border in POLICY.borders:
+            chunks, best = 2, None
+            while chunks <= min(rows, MAX_CHUNKS):
+                seed = Seed(
+                    tensor=tensor,
+                    axis=axis,
+                    chunks=chunks,
+                    large_bytes=max(1, large.own_bytes // border),
+                )
+                region = grow(ground, seed, without=taken)
+                if region is None:
+                    break
+                found = sizes.candidate(region)
+                if best is None or found.most_bytes < POLICY.gain * best.most_bytes:
+                    best = found
+                if found.most_bytes <= room:
+                    break
+                chunks *= 2
+            if best is not None:
+                yield best
+
+
+class _Sizes:
+    """Bytes that nodes hold, whole and in chunks."""
+
+    def __init__(self, prepared: Prepared, ground: Ground) -> None:
+        self.ground = ground
+        self.graph = prepared.graph
+        self.ops = {op.name: op for op in prepared.graph.operations}
+        self.ids = {t.name: t.id for t in prepared.graph.tensors}
+        self.workspace = prepared.workspace_bytes
+        self.outputs = {str(v.name) for v in ground.model.graph.outputs}
+
+    def bytes(self, tensor: str) -> int:
+        """Of the device; nothing for what is there all the time."""
+        found = self.graph.tensors[self.ids[tensor]]
+        owner = self.graph.tensors[found.buffer]
+        return 0 if owner.is_persistent or owner.on_host else found.bytes
+
+    def largest(self, name: str) -> str | None:
+        """The largest tensor that a node reads or makes; None where there is none that comes and goes."""
+        names = [t for t in (*self.ground.made(name), *self.ground.read(name)) if t]
+        best = max(names, key=self.bytes, default=None)
+        return best if best is not None and self.bytes(best) else None
+
+    def candidate(self, region: Region) -> _Candidate:
+        """What a region's nodes hold, the largest chunk's."""
+        clock.spend(clock.GROWN_S * len(region.ways))
+        share = -(-region.units // region.seed.chunks) / region.units
+        most = moved = 0
+        seen: set[tuple[str, int]] = set()
+        for name, way in region.ways.items():
+            op = self.ops[name]
+            held = share * self.workspace[op.id]
+            counted: set[TensorId] = set()
+            for t, axis in zip(self.ground.read(name), way.inputs, strict=True):
+                if not t or self._buffer(t) in counted:
+                    continue
+                counted.add(self._buffer(t))
+                size = self.ground.bytes[t] if axis is not None else self.bytes(t)
+                held += size * (share if axis is not None else 1)
+                if axis is not None and t not in region.cuts and (t, axis) not in seen:
+                    seen.add((t, axis))
+                    most = max(most, self.bytes(t) + share * size)
+                    moved += 2 * size
+            for t, axis in zip(self.ground.made(name), way.outputs, strict=True):
+                if not t:
+                    continue
+                size = self.bytes(t)
+                if axis is None:  # the sum before, and behind
+                    held += 2 * size
+                    moved += 2 * region.seed.chunks * size
+                elif self._buffer(t) not in counted and not self._in_place(op.id, t):
+                    held += share * size
+            most = max(most, held)
+        for t in region.cuts:
+            if self._is_wanted(region, t):
+                most = max(most, 2 * self.bytes(t))
+                moved += 2 * self.bytes(t)
+        return _Candidate(
+            region=region,
+            most_bytes=int(most),
+            moved_bytes=int(moved),
+            nodes=len(region.ways) * region.seed.chunks,
+        )
+
+    def _buffer(self, tensor: str) -> TensorId:
+        return self.graph.tensors[self.ids[tensor]].buffer
+
+    def _in_place(self, op: int, tensor: str) -> bool:
+        return any(after == self.ids[tensor] for _, after in self.graph.operations[op].inplace)
+
+    def _is_wanted(self, region: Region, tensor: str) -> bool:
+        """Whether it is put together."""
+        if tensor in self.outputs:
+            return True
+        for reader in self.ground.consumers.get(tensor, ()):
+            way = region.ways.get(reader)
+            places = (i for i, t in enumerate(self.ground.read(reader)) if t == tensor)
+            if way is None or any(way.inputs[i] is None for i in places):
+                return True
+        return False

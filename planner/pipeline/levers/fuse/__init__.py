@@ -1,0 +1,1 @@
+"""The lever that fuses element operations."""

@@ -1,0 +1,1 @@
+"""The lever that stores saved tensors in half."""

@@ -1,0 +1,1 @@
+"""The lever that keeps inputs and outputs on the host."""

@@ -1,0 +1,1 @@
+"""What a device's allocator and placement will do, predicted."""

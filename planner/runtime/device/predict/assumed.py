@@ -1,0 +1,234 @@
+"""Which nodes ONNX Runtime is assumed to place on a device whose provider is not installed here.
+
+Where the provider is installed, ONNX Runtime is asked. Elsewhere its two rules are applied to the
+kernels that `kernels/*.toml` lists:
+
+    kernel   a node goes to the device if the provider has a kernel for it, and does not decline it
+             (`GetCapability` in onnxruntime/core/providers/cuda/cuda_execution_provider.cc and
+             onnxruntime/core/providers/webgpu/webgpu_execution_provider.cc)
+    shapes   small computations on what is in host memory already go back to the CPU
+             (`GetCpuPreferredNodes` in onnxruntime/core/framework/fallback_cpu_capability.cc)
+
+The second rule starts at the readers of what device kernels leave in host memory (Shape, Size,
+MemcpyToHost). Of these and of the readers of whatever the CPU makes of it, a node goes to the CPU if
+no input is of a type of 16 bits or less that CPUs are slow at, and every input is a graph input, an
+initializer of at most 100 elements, or in host memory where the device kernel wants it on the device.
+
+Both were read at 1.25.0 (commit 735e69a396af). On the samples of `models/zoo` they give the placement
+that onnxruntime 1.31.1 reports for the WebGPU plugin 0.4.0, node by node; on CUDA they have not been
+compared. The model must be one that ONNX Runtime's optimizers have seen: they inline functions that
+have no kernel, and what they fuse changes which kernels are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from planner.errors import ModelError
+from planner.onnxio.load import ValueType
+from planner.runtime.device.predict.table import Constraint, KernelTable, kernel_table
+
+SMALL_INITIALIZER_ELEMENTS = 100
+
+_STAYS_ON_DEVICE = frozenset(
+    {
+        ir.DataType.FLOAT16,
+        ir.DataType.BFLOAT16,
+        ir.DataType.FLOAT8E4M3FN,
+        ir.DataType.FLOAT8E4M3FNUZ,
+        ir.DataType.FLOAT8E5M2,
+        ir.DataType.FLOAT8E5M2FNUZ,
+        ir.DataType.FLOAT4E2M1,
+    }
+)
+_ACTIVATIONS = {
+    "LSTM": ("sigmoid", "tanh", "tanh", "sigmoid", "tanh", "tanh"),
+    "GRU": ("sigmoid", "tanh", "sigmoid", "tanh"),
+    "RNN": ("tanh", "tanh"),
+}
+_PEEPHOLE = 7  # input of LSTM
+
+
+def assumed_placement(
+    model: ir.Model, types: Mapping[str, ValueType], provider: str
+) -> dict[str, bool]:
+    """Whether each node, by name, is assumed to run on the device.
+
+    Args:
+        model: as ONNX Runtime's optimizers left it; without subgraphs.
+        types: of its values, by name.
+        provider: "cuda" or "webgpu".
+
+    Raises:
+        ModelError: a value whose type is unknown.
+    """
+    table = kernel_table(provider)
+    has_kernel = {
+        node: _has_kernel(node, _opset(model, node), types, table) and not _declines(node, provider)
+        for node in model.graph
+    }
+    on_cpu = _cpu_preferred(model, types, has_kernel, table)
+    return {str(node.name): has_kernel[node] and node not in on_cpu for node in model.graph}
+
+
+def host_inputs(op_type: str, domain: str, opset: int, provider: str) -> tuple[int, ...]:
+    """Inputs that the device's kernel reads in host memory; () where it has no kernel."""
+    table = kernel_table(provider)
+    return _of_kernel(table, table.host_inputs, op_type, domain, opset)
+
+
+def host_outputs(op_type: str, domain: str, opset: int, provider: str) -> tuple[int, ...]:
+    """Outputs that the device's kernel leaves in host memory; () where it has no kernel."""
+    table = kernel_table(provider)
+    return _of_kernel(table, table.host_outputs, op_type, domain, opset)
+
+
+def _of_kernel(
+    table: KernelTable,
+    indices: Mapping[tuple[str, str], tuple[int, ...]],
+    op_type: str,
+    domain: str,
+    opset: int,
+) -> tuple[int, ...]:
+    if not table.serving(op_type, domain, opset):
+        return ()
+    return indices.get(("" if domain == "ai.onnx" else domain, op_type), ())
+
+
+def _opset(model: ir.Model, node: ir.Node) -> int:
+    return model.opset_imports.get(node.domain, 1)
+
+
+def _dtype(value: ir.Value, types: Mapping[str, ValueType]) -> ir.DataType:
+    known = types.get(str(value.name))
+    dtype = known.dtype if known is not None else value.dtype
+    if dtype is None:
+        raise ModelError(f"the type of tensor {value.name!r} is unknown")
+    return dtype
+
+
+def _has_kernel(
+    node: ir.Node, opset: int, types: Mapping[str, ValueType], table: KernelTable
+) -> bool:
+    return any(
+        all(_allows(constraint, node, types) for constraint in kernel.constraints)
+        for kernel in table.serving(node.op_type, node.domain, opset)
+    )
+
+
+def _allows(constraint: Constraint, node: ir.Node, types: Mapping[str, ValueType]) -> bool:
+    for is_output, index in constraint.at:
+        values = node.outputs if is_output else node.inputs
+        value = values[index] if index < len(values) else None
+        if value is not None and value.name:
+            return _dtype(value, types) in constraint.types
+    return True
+
+
+def _declines(node: ir.Node, provider: str) -> bool:
+    """Whether the provider leaves the node to the CPU though it has a kernel."""
+    op, given = node.op_type, node.attributes
+    if provider == "webgpu":
+        unsupported = any(i < len(node.inputs) and node.inputs[i] is not None for i in (3, 4, 6))
+        present = len(node.outputs) > 1 and bool(node.outputs[1].name)
+        shared = given.get_int("past_present_share_buffer", 0) != 0
+        return (
+            op == "Attention" and node.domain == "com.microsoft" and unsupported | present | shared
+        )
+    if op in _ACTIVATIONS:
+        return _declines_recurrent(node)
+    if op == "ConvTranspose":
+        pads = given.get_ints("pads", ()) or ()
+        half = len(pads) // 2
+        padding = given.get_string("auto_pad", "NOTSET")
+        return tuple(pads[:half]) != tuple(pads[half:]) or padding in ("SAME_UPPER", "SAME_LOWER")
+    if op in ("ArgMax", "ArgMin"):
+        return given.get_int("select_last_index", 0) != 0
+    return op == "Cast" and given.get_int("to", 0) == ir.DataType.STRING
+
+
+def _declines_recurrent(node: ir.Node) -> bool:
+    op, given = node.op_type, node.attributes
+    if any(name in given for name in ("activation_alpha", "activation_beta", "clip")):
+        return True
+    asked = [name.lower() for name in given.get_strings("activations", ()) or ()]
+    if any(a != b for a, b in zip(asked, _ACTIVATIONS[op], strict=False)):
+        return True
+    if op == "GRU":
+        return "linear_before_reset" in given and given.get_int("linear_before_reset") != 1
+    if op == "LSTM":
+        peephole = len(node.inputs) > _PEEPHOLE and node.inputs[_PEEPHOLE] is not None
+        return peephole or given.get_int("input_forget", 0) != 0
+    return False
+
+
+def _cpu_preferred(
+    model: ir.Model,
+    types: Mapping[str, ValueType],
+    has_kernel: Mapping[ir.Node, bool],
+    table: KernelTable,
+) -> set[ir.Node]:
+    """Nodes with a device kernel that go to the CPU all the same.
+
+    Nodes are decided in topological order, each after the producers of its inputs.
+    """
+    on_host: set[ir.Value] = set()
+    candidates: set[ir.Node] = set()
+    for node in model.graph:
+        indices = (
+            table.host_outputs.get((node.domain, node.op_type), ()) if has_kernel[node] else ()
+        )
+        for index in indices:
+            if index < len(node.outputs):
+                on_host.add(node.outputs[index])
+                candidates.update(node.outputs[index].consumers())
+    on_cpu: set[ir.Node] = set()
+    for node in model.graph:
+        if node not in candidates:
+            continue
+        if has_kernel[node]:
+            wants = table.host_inputs.get((node.domain, node.op_type), ())
+            if not all(
+                _lets_go(value, index in wants, types, on_host, model.graph)
+                for index, value in enumerate(node.inputs)
+            ):
+                continue
+            on_cpu.add(node)
+        on_host.update(node.outputs)
+        for value in node.outputs:
+            candidates.update(value.consumers())
+    return on_cpu
+
+
+def _lets_go(
+    value: ir.Value | None,
+    wanted_on_host: bool,
+    types: Mapping[str, ValueType],
+    on_host: set[ir.Value],
+    graph: ir.Graph,
+) -> bool:
+    """Whether this input would let its node run on the CPU."""
+    if value is None or _dtype(value, types) in _STAYS_ON_DEVICE:
+        return False
+    if is_constant(value):
+        return _elements(value, types) <= SMALL_INITIALIZER_ELEMENTS
+    if value.is_graph_input():
+        return True
+    return value in on_host and not wanted_on_host
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether ONNX Runtime holds it as an initializer: so it does the outputs of Constant nodes."""
+    producer = value.producer()
+    return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
+
+
+def _elements(value: ir.Value, types: Mapping[str, ValueType]) -> int:
+    if value.const_value is not None:
+        return value.const_value.size
+    count = 1
+    for dim in types[str(value.name)].shape:
+        count *= dim
+    return count

@@ -1,0 +1,87 @@
+"""Predict what ONNX Runtime's arena holds on a device: the CUDA provider's memory.
+
+The allocator is the CPU's (`planner.runtime.memory.bfc`); more goes through it:
+
+    feeds         copied to the device before the first node, freed when the run ends
+                  (CopyInputsAcrossDevices in onnxruntime/core/framework/utils.cc)
+    outputs       on the device until they are fetched
+    initializers  with the memory pattern, one block beside the arena's regions, counted in what the
+                  arena holds (`Reserve`: onnxruntime/core/framework/tensor_allocator_with_mem_pattern.h);
+                  without it, a chunk of the arena each (simple_tensor_allocator.h)
+
+Not counted: kernels' workspace, what the CUDA context and its libraries take. The placement of
+buffers is `planner.runtime.memory.arena`'s. Read at 1.25.0 (commit 735e69a396af); on an H100, with
+1.31.1, what models without convolutions held was within 0.6% of it, memory pattern and reuse off
+(`reports/cuda.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from planner.graph.model import OpId, TrainingGraph
+from planner.runtime.device.predict.buckets import DeviceForecast, fed_bytes, initializer_bytes
+from planner.runtime.memory.arena import ArenaSettings, Demand, demand_of, simulate
+from planner.runtime.memory.bfc import ArenaFullError, round_up
+
+
+def cuda_demand(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    *,
+    reuse: bool = False,
+    initializers: Sequence[int] | None = None,
+    fed: Sequence[int] | None = None,
+) -> Demand:
+    """What a run asks of the device's arena, initializers among it; arguments as of `forecast_cuda`."""
+    demand = demand_of(graph, order, reuse=reuse)
+    kept = initializer_bytes(graph) if initializers is None else initializers
+    feeds = fed_bytes(graph) if fed is None else fed
+    return replace(
+        demand,
+        reserved=tuple(size for size in kept if size > 0),
+        fed=(*demand.fed, *(size for size in feeds if size > 0)),
+    )
+
+
+def forecast_cuda(
+    graph: TrainingGraph,
+    order: Sequence[OpId],
+    settings: ArenaSettings,
+    *,
+    runs: int = 2,
+    initializers: Sequence[int] | None = None,
+    fed: Sequence[int] | None = None,
+) -> DeviceForecast:
+    """Bytes that the device's arena holds and has in use, the most over `runs` runs in a row.
+
+    Args:
+        settings: growth `Growth.EXACT` for kSameAsRequested, `Growth.DOUBLING` for the provider's
+            default, kNextPowerOfTwo.
+        initializers: sizes of those on the device; by default all that are read.
+        fed: sizes of the graph inputs on the device; by default all that something else than a
+            MemcpyFromHost reads.
+
+    Raises:
+        ArenaFullError: `settings.limit_bytes` does not suffice.
+    """
+    demand = cuda_demand(graph, order, reuse=settings.reuse, initializers=initializers, fed=fed)
+    beside = 0
+    if settings.pattern:
+        beside = sum(round_up(size) for size in demand.reserved)
+        demand = replace(demand, reserved=())
+    if settings.limit_bytes is not None:
+        if beside > settings.limit_bytes:
+            raise ArenaFullError(
+                f"{beside} bytes of initializers, {settings.limit_bytes} available"
+            )
+        settings = replace(settings, limit_bytes=settings.limit_bytes - beside)
+    traces = simulate(graph, order, settings, runs=runs, demand=demand)
+    held = [in_regions for trace in traces for in_regions in trace.held]
+    peak = max(held, default=0)
+    return DeviceForecast(
+        peak_bytes=peak + beside,
+        in_use_bytes=max((trace.peak for trace in traces), default=0) + beside,
+        step=held.index(peak) % len(order) if held else -1,
+    )

@@ -1,0 +1,151 @@
+"""The kernels that a provider of ONNX Runtime has: `kernels/*.toml`, and how one is looked up.
+
+A kernel is taken for a node (onnxruntime/core/framework/kernel_registry.cc) where
+
+    version  the operator's since-version is the kernel's first, or lies within its first and last;
+             a kernel without a last version is not taken for a later since-version
+    types    for each type constraint, the first input or output of it that is there has an allowed
+             type
+
+and some of a kernel's inputs and outputs live in host memory though it runs on the device: shapes,
+axes, sizes (`InputMemoryType(OrtMemTypeCPUInput, i)` in its registration).
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+import onnx.defs
+import onnx_ir as ir
+
+PROVIDERS = ("cuda", "webgpu")
+
+_ONNX = frozenset({"", "ai.onnx"})
+_SHORT = {
+    "bool": ir.DataType.BOOL,
+    "str": ir.DataType.STRING,
+    "f16": ir.DataType.FLOAT16,
+    "f32": ir.DataType.FLOAT,
+    "f64": ir.DataType.DOUBLE,
+    "bf16": ir.DataType.BFLOAT16,
+    "f8e4m3fn": ir.DataType.FLOAT8E4M3FN,
+    "f8e4m3fnuz": ir.DataType.FLOAT8E4M3FNUZ,
+    "f8e5m2": ir.DataType.FLOAT8E5M2,
+    "f8e5m2fnuz": ir.DataType.FLOAT8E5M2FNUZ,
+    "f4e2m1": ir.DataType.FLOAT4E2M1,
+    "i4": ir.DataType.INT4,
+    "u4": ir.DataType.UINT4,
+    "i8": ir.DataType.INT8,
+    "i16": ir.DataType.INT16,
+    "i32": ir.DataType.INT32,
+    "i64": ir.DataType.INT64,
+    "u8": ir.DataType.UINT8,
+    "u16": ir.DataType.UINT16,
+    "u32": ir.DataType.UINT32,
+    "u64": ir.DataType.UINT64,
+    "c64": ir.DataType.COMPLEX64,
+    "c128": ir.DataType.COMPLEX128,
+}
+_ANY = "bf16,bool,f16,f32,f64,i8,i16,i32,i64,u8,u16,u32,u64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """The first of `at` that is there must be of one of `types`.
+
+    Attributes:
+        at: (is an output, index) pairs.
+    """
+
+    at: tuple[tuple[bool, int], ...]
+    types: frozenset[ir.DataType]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One row of the table; `last` is None where the registration names no last version."""
+
+    first: int
+    last: int | None
+    constraints: tuple[Constraint, ...]
+
+    def serves(self, since: int) -> bool:
+        """Whether it is taken for an operator of this since-version."""
+        return since == self.first or (self.last is not None and self.first <= since <= self.last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """All kernels of one provider, by (domain, operator)."""
+
+    kernels: Mapping[tuple[str, str], tuple[Kernel, ...]]
+    host_inputs: Mapping[tuple[str, str], tuple[int, ...]]
+    host_outputs: Mapping[tuple[str, str], tuple[int, ...]]
+
+    def serving(self, op_type: str, domain: str, opset: int) -> tuple[Kernel, ...]:
+        """Kernels for this operator in this opset, whatever its types."""
+        since = since_version(op_type, domain, opset)
+        rows = self.kernels.get((_plain(domain), op_type), ())
+        return tuple(kernel for kernel in rows if kernel.serves(since))
+
+
+def since_version(op_type: str, domain: str, opset: int) -> int:
+    """The opset in which the operator last changed, up to `opset`."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, _plain(domain)).since_version
+    except onnx.defs.SchemaError:
+        return 1  # ONNX Runtime's own operators have one version
+
+
+@functools.cache
+def kernel_table(provider: str) -> KernelTable:
+    """The table of `provider`: "cuda" or "webgpu"."""
+    text = (files("planner.runtime.device.predict") / "kernels" / f"{provider}.toml").read_text(
+        encoding="utf-8"
+    )
+    tables = tomllib.loads(text)
+    return KernelTable(
+        kernels={
+            (domain, op): tuple(_kernel(row) for row in rows)
+            for domain, operators in tables["kernels"].items()
+            for op, rows in operators.items()
+        },
+        host_inputs=_indices(tables["host_inputs"]),
+        host_outputs=_indices(tables["host_outputs"]),
+    )
+
+
+def _plain(domain: str) -> str:
+    return "" if domain in _ONNX else domain
+
+
+def _indices(
+    tables: Mapping[str, Mapping[str, Sequence[int]]],
+) -> dict[tuple[str, str], tuple[int, ...]]:
+    return {
+        (domain, op): tuple(indices)
+        for domain, operators in tables.items()
+        for op, indices in operators.items()
+    }
+
+
+def _kernel(row: str) -> Kernel:
+    versions, *constraints = row.split()
+    first, _, last = versions.rstrip("+").partition("-")
+    end = None if versions.endswith("+") else int(last or first)
+    return Kernel(
+        first=int(first), last=end, constraints=tuple(_constraint(text) for text in constraints)
+    )
+
+
+def _constraint(text: str) -> Constraint:
+    at, _, types = text.partition(":")
+    names = (_ANY if types == "any" else types).split(",")
+    return Constraint(
+        at=tuple((place[0] == "o", int(place[1:])) for place in at.split("|")),
+        types=frozenset(_SHORT[name] for name in names),
+    )

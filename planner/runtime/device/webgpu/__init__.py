@@ -1,0 +1,1 @@
+"""ONNX Runtime's WebGPU provider, and a software device for it."""

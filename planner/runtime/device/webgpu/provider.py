@@ -1,0 +1,106 @@
+"""ONNX Runtime's WebGPU provider, a plugin: register it once, and make sessions that really use it.
+
+By default ONNX Runtime goes on with the CPU where a provider does not come up or fails in a run, with
+no more than a warning. In the sessions made here both are errors.
+
+Run as a program, the module says whether its process has a WebGPU device:
+`python -m planner.runtime.device.webgpu.provider` ends with status 0, or with a reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner import targets
+from planner.errors import ModelError, PlannerError, UsageError
+from planner.runtime.messages import explain, first_line
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+PLUGIN, WEBGPU = targets.WEBGPU.plugin, targets.WEBGPU.provider
+_EP_FAIL = "EP_FAIL"  # the status in an error that is the provider's rather than the model's
+
+
+@functools.cache
+def webgpu_devices() -> tuple[Any, ...]:
+    """The WebGPU devices that ONNX Runtime sees in this process.
+
+    Raises:
+        UsageError: this onnxruntime takes no plugins, or there is no device.
+    """
+    import onnxruntime as ort
+
+    plugin = importlib.import_module(PLUGIN)
+    if not hasattr(ort, "register_execution_provider_library"):
+        raise UsageError(f"onnxruntime {ort.__version__} takes no plugins: install 1.31")
+    ort.register_execution_provider_library("planner-webgpu", plugin.get_library_path())
+    name = plugin.get_ep_name()
+    devices = tuple(device for device in ort.get_ep_devices() if device.ep_name == name)
+    if not devices:
+        raise UsageError("ONNX Runtime sees no GPU in this process")
+    return devices
+
+
+def webgpu_session(
+    model: Path | bytes, options: ort.SessionOptions, settings: Mapping[str, str] | None = None
+) -> ort.InferenceSession:
+    """A session on the first WebGPU device, in a process that `software.start` gave one.
+
+    Args:
+        model: a path, or the serialized model.
+        settings: the provider's options.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load the model.
+        UsageError: there is no device, or the provider does not come up on it.
+    """
+    import onnxruntime as ort
+
+    options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(settings or {}))
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        session = ort.InferenceSession(source, options, enable_fallback=0)
+    except Exception as error:
+        if _EP_FAIL in str(error):
+            # behind the source line and the condition that failed in it
+            reason = first_line(error).rpartition("was false. ")[2]
+            raise UsageError(f"the WebGPU provider does not come up: {reason}") from error
+        name = "the model" if isinstance(model, bytes) else model
+        raise ModelError(f"{name}: {explain(str(error))}") from error
+    if WEBGPU not in session.get_providers():
+        raise UsageError(f"the session has no {WEBGPU}, only {session.get_providers()}")
+    return session
+
+
+def main() -> int:
+    """Multiply one number by itself on the device."""
+    import numpy as np
+    import onnxruntime as ort
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "x"], ["y"])], "one", [x], [y])
+    opsets = [helper.make_opsetid("", 20)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = webgpu_session(model.SerializeToString(), options)
+        session.run(None, {"x": np.ones(1, np.float32)})
+    except PlannerError as error:
+        print(error, file=sys.stderr)
+    except Exception as error:
+        print(first_line(error), file=sys.stderr)
+    else:
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""A WebGPU device for a process: the machine's GPU, or SwiftShader with its bytes counted.
+
+ONNX Runtime takes a machine's GPUs from `/sys/class/drm`, and its WebGPU plugin reaches them through
+Vulkan. SwiftShader is a Vulkan driver in software, which comes with chromium, so the plugin runs on it
+unchanged once two things are arranged, both before the process starts:
+
+    the Vulkan loader   is told of one driver only, by the environment; the driver is ours, which
+                        counts and forwards to SwiftShader
+    /sys/class/drm      shows one GPU, in a mount namespace that no other process sees
+
+Tensors then lie in storage buffers apart from the host's, copies between the two are real, and the
+driver counts every byte and can refuse what a full device would. Only the time it takes says nothing
+about a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from planner.errors import UsageError
+from planner.files.keeping import keep
+from planner.processes.children import run_child
+from planner.runtime.device.webgpu.counting import DRIVER_VARIABLE, compiled_driver
+from planner.runtime.device.webgpu.provider import PLUGIN
+from planner.targets import Target
+
+FOLDERS = (
+    "/usr/lib/chromium",
+    "/usr/lib/chromium-browser",
+    "/snap/chromium/current/usr/lib/chromium-browser",
+    "/opt/google/chrome",
+)
+"""Where Debian, Ubuntu and Google put SwiftShader, with a Vulkan loader beside it."""
+
+SWIFTSHADER = "libvk_swiftshader.so"
+LOADER = "libvulkan.so.1"
+CARDS = Path("/sys/class/drm")
+
+_PROBE = ("-m", "planner.runtime.device.webgpu.provider")
+
+# the folder is named like an address on the PCI bus, without which ONNX Runtime warns
+_ONE_GPU = """\
+set -e
+mount -t tmpfs tmpfs /sys/class
+gpu=/sys/class/0000:00:00.0
+mkdir -p $gpu /sys/class/drm/card0
+ln -s $gpu /sys/class/drm/card0/device
+echo 0x1ae0 > $gpu/vendor
+echo 0xc0de > $gpu/device
+echo 0x030200 > $gpu/class
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebGpuDevice:
+    """How a process must be started so that ONNX Runtime's WebGPU plugin sees a device in it.
+
+    Attributes:
+        kind: the machine's own GPU, or SwiftShader on its CPU.
+        prefix: what stands before the command.
+        environment: variables to set, in addition to the process's own.
+        counts: whether `counting.Counter` works in the process.
+        why_not_counted: one line, where it does not.
+    """
+
+    kind: Literal["hardware", "software"]
+    prefix: tuple[str, ...]
+    environment: Mapping[str, str]
+    counts: bool
+    why_not_counted: str = ""
+
+
+def start(
+    argv: Sequence[str], device: WebGpuDevice, *, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `argv` to its end in a process that has `device`; its output is captured as text.
+
+    Raises:
+        subprocess.TimeoutExpired: it was ended after `timeout_s`.
+    """
+    return run_child([*device.prefix, *argv], environment=device.environment, timeout_s=timeout_s)
+
+
+def device_for(target: Target) -> WebGpuDevice | None:
+    """What a process for a target must be started with; None for one that sees its device itself.
+
+    Raises:
+        UsageError: as `find_device`.
+    """
+    return find_device() if target.plugin == PLUGIN else None
+
+
+@functools.cache
+def find_device() -> WebGpuDevice:
+    """The machine's GPU if a session runs on it, else SwiftShader, tried in the same way.
+
+    The environment variable PLANNER_WEBGPU=software asks for SwiftShader in any case, and
+    PLANNER_SWIFTSHADER names its library where it is not in one of `FOLDERS`.
+
+    Raises:
+        UsageError: what is missing, and what to install.
+    """
+    wanted = os.environ.get("PLANNER_WEBGPU", "")
+    if wanted not in ("", "software"):
+        raise UsageError(f"PLANNER_WEBGPU is 'software' or not set, not {wanted!r}")
+    if importlib.util.find_spec(PLUGIN) is None:
+        raise UsageError(
+            'ONNX Runtime\'s WebGPU plugin is not installed: pip install "onnx-planner[webgpu]"'
+        )
+    if not wanted and _has_card():
+        device = WebGpuDevice(
+            kind="hardware",
+            prefix=(),
+            environment={},
+            counts=False,
+            why_not_counted="only a software device counts its bytes (PLANNER_WEBGPU=software)",
+        )
+        if not _refusal(device):
+            return device
+    device = _software()
+    refusal = _refusal(device)
+    if refusal:
+        raise UsageError(f"ONNX Runtime does not run on SwiftShader here: {refusal}")
+    return device
+
+
+def _has_card() -> bool:
+    """Whether ONNX Runtime would take something in this machine for a GPU."""
+    if sys.platform != "linux":
+        return True
+    cards = [path for path in CARDS.glob("card*") if re.fullmatch(r"card\d+", path.name)]
+    return any((card / "device/vendor").exists() for card in cards)
+
+
+def _refusal(device: WebGpuDevice) -> str:
+    """Why a session does not run on `device`; empty where it does."""
+    done = start([sys.executable, *_PROBE], device)
+    if not done.returncode:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+
+
+def _software() -> WebGpuDevice:
+    if sys.platform != "linux":
+        raise UsageError("there is no GPU that WebGPU runs on, and a software one needs Linux")
+    swiftshader = _swiftshader()
+    environment = _loader_environment(swiftshader)
+    prefix = _namespace()
+    driver, why_not_counted = swiftshader, ""
+    try:
+        driver = compiled_driver()
+        environment |= {"PLANNER_VK_DRIVER": str(swiftshader), DRIVER_VARIABLE: str(driver)}
+    except UsageError as error:
+        why_not_counted = str(error)
+    manifest = str(_manifest(driver))
+    # loaders older than 1.3.207 know only the second name
+    environment |= {"VK_DRIVER_FILES": manifest, "VK_ICD_FILENAMES": manifest}
+    return WebGpuDevice(
+        kind="software",
+        prefix=prefix,
+        environment=environment,
+        counts=not why_not_counted,
+        why_not_counted=why_not_counted,
+    )
+
+
+def _swiftshader() -> Path:
+    named = os.environ.get("PLANNER_SWIFTSHADER")
+    if named:
+        if Path(named).is_file():
+            return Path(named).resolve()
+        raise UsageError(f"PLANNER_SWIFTSHADER names no file: {named}")
+    for folder in FOLDERS:
+        path = Path(folder) / SWIFTSHADER
+        if path.is_file():
+            return path
+    raise UsageError(
+        "there is no GPU that WebGPU runs on, and no SwiftShader to stand in for one: "
+        "apt-get install chromium, or name its libvk_swiftshader.so in PLANNER_SWIFTSHADER"
+    )
+
+
+def _loader_environment(swiftshader: Path) -> dict[str, str]:
+    """What lets the plugin find a Vulkan loader: the one beside SwiftShader, or the system's."""
+    if (swiftshader.parent / LOADER).is_file():
+        others = os.environ.get("LD_LIBRARY_PATH")
+        folders = [str(swiftshader.parent), *([others] if others else [])]
+        return {"LD_LIBRARY_PATH": ":".join(folders)}
+    try:
+        ctypes.CDLL(LOADER)
+    except OSError:
+        raise UsageError(
+            f"there is no Vulkan loader ({LOADER}), neither the system's nor beside "
+            f"{swiftshader}: apt-get install libvulkan1"
+        ) from None
+    return {}
+
+
+def _namespace() -> tuple[str, ...]:
+    """The command that shows one GPU to what follows it, and to nothing else."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        raise UsageError("a software device needs the program unshare: apt-get install util-linux")
+    ways = [["-m"]] if os.geteuid() == 0 else []
+    ways.append(["-r", "-m"])  # a user namespace, in which anyone may mount
+    reason = ""
+    for way in ways:
+        prefix = (unshare, *way, "sh", "-c", _ONE_GPU, "sh")
+        done = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return prefix
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[0]
+    raise UsageError(
+        "a software device needs a private mount namespace, which takes root or user namespaces "
+        f"(kernel.unprivileged_userns_clone=1, or a container with CAP_SYS_ADMIN): {reason}"
+    )
+
+
+def _manifest(driver: Path) -> Path:
+    """The file that tells the Vulkan loader of `driver`."""
+    icd = {"library_path": str(driver), "api_version": "1.3.0"}
+    content = json.dumps({"file_format_version": "1.0.0", "ICD": icd}).encode()
+    return keep(f"vulkan-driver-{hashlib.sha256(content).hexdigest()[:16]}.json", content)

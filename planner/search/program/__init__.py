@@ -1,0 +1,1 @@
+"""Plans from linear and integer programs: solved, rounded, cut, priced."""

@@ -1,0 +1,170 @@
+"""The cutting loop: solve the LP, round it, run the plan, add an instant where it overflows, repeat."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from planner import clock
+from planner.bound.column_generation import ColumnGeneration
+from planner.bound.lp import InstantLp, LpSolution
+from planner.plan.candidate import Candidate
+from planner.plan.decisions import Decisions
+from planner.plan.problem import ActionKind, Problem, run_actions
+from planner.search.evaluate import Evaluator
+from planner.search.improve import Improver
+from planner.search.program.rounding import round_solution
+from planner.search.state import SearchState
+from planner.search.stop import Stop
+from planner.simulate.simulate import simulate
+
+_THRESHOLDS = (0.5, 0.9, 0.1)
+_PRUNED_OPS = 1_500
+"""On larger problems only the best plan is pruned, at the end."""
+
+PROGRAM = "instant-program"
+"""Under which name the integer programs over instants are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CuttingLoop:
+    """How to run the loop.
+
+    Attributes:
+        max_instants: after which it ends.
+        program_s: seconds for the integer program over the same instants, each time; 0 for the LP
+            only. Once one takes longer there are no more: further instants only make it harder.
+        give_up_gap: stop after the first instant if the best plan is farther than that from its bound.
+    """
+
+    max_instants: int = 12
+    program_s: float = 0.0
+    give_up_gap: float = float("inf")
+
+    def run(self, state: SearchState, stop: Stop) -> list[int]:
+        """Search until `stop`, the instants or the ideas run out; returns the instants, in turn."""
+        problem, evaluator = state.problem, state.evaluator
+        exact = InstantLp(problem)
+        relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else exact
+        instant: int | None = base_op_at(evaluator.base, evaluator.base.replay.peak_action)
+        instants: list[int] = []
+        program_s = self.program_s
+        while instant is not None and len(instants) < self.max_instants:
+            instants.append(instant)
+            relaxed.add(instant)
+            if state.is_settled or stop.left_s <= 0:
+                return instants
+            solution = relaxed.solve(time_limit_s=stop.left_s)
+            rounded = _round(state, stop, instants, solution)
+            if rounded is None or state.is_settled or stop.left_s <= 0:
+                return instants
+            if program_s > 0:
+                began = clock.now()
+                for p in instants:
+                    exact.add(p)
+                with state.ledger.turn_of(PROGRAM):
+                    whole = exact.solve(time_limit_s=min(stop.left_s, program_s), whole=True)
+                    found = _round(state, stop, instants, whole, is_whole=True)
+                if whole is not None and (found is None or state.is_settled or stop.left_s <= 0):
+                    return instants
+                rounded = found or rounded
+                if whole is None or clock.now() - began > 0.9 * program_s:
+                    program_s = 0.0
+            if not state.is_within(self.give_up_gap):
+                return instants
+            instant = overflow_instant(evaluator, rounded, instants)
+        return instants
+
+
+def _round(
+    state: SearchState,
+    stop: Stop,
+    instants: list[int],
+    solution: LpSolution | None,
+    *,
+    is_whole: bool = False,
+) -> Candidate | None:
+    """Take the bound, and offer what the solution is rounded to, repaired too; the first of these."""
+    if solution is None:
+        return None
+    if not solution.feasible:
+        state.is_impossible = True
+        return None
+    state.prove(solution.bound_us)
+    trials = rounded_candidates(state.evaluator, instants, solution, is_whole=is_whole)
+    improver = Improver(state.evaluator, stop)
+    for trial in trials:
+        state.offer(trial)
+        repaired = improver.repair(trial)
+        if len(state.problem.ops) <= _PRUNED_OPS:
+            repaired = improver.prune(repaired)
+        state.offer(repaired)
+    return trials[0]
+
+
+def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
+    """Microseconds that every plan adds to the base order: the LP with one instant, where the base
+    order needs most. Infinite where nothing fits; 0 where time ran out."""
+    base = simulate(problem, run_actions(range(len(problem.ops))))
+    relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else InstantLp(problem)
+    relaxed.add(base.peak_action)  # there, each action is its operation's first
+    solution = relaxed.solve(time_limit_s=time_limit_s)
+    if solution is None:
+        return 0.0
+    return solution.bound_us if solution.feasible else float("inf")
+
+
+def rounded_candidates(
+    evaluator: Evaluator, instants: list[int], solution: LpSolution, *, is_whole: bool
+) -> list[Candidate]:
+    """The fastest plan that fits and the one that exceeds the least: one of them, or both."""
+    rounded: list[Decisions] = []
+    for threshold in _THRESHOLDS[:1] if is_whole else _THRESHOLDS:
+        decisions = round_solution(evaluator.problem, instants, solution, threshold=threshold)
+        if decisions not in rounded:
+            rounded.append(decisions)
+    if solution.swapped and not is_whole:
+        rounded.append(round_solution(evaluator.problem, instants, solution, spread=True))
+    trials = [evaluator.evaluate(decisions) for decisions in rounded]
+    fitting = [t for t in trials if evaluator.fits(t)]
+    over = [t for t in trials if not evaluator.fits(t)]
+    best = [min(fitting, key=lambda t: t.time_us)] if fitting else []
+    return best + ([min(over, key=lambda t: t.peak_bytes)] if over else [])
+
+
+def base_op_at(candidate: Candidate, action: int) -> int:
+    """The base operation in whose stage `action` lies: the next first execution, or itself."""
+    seen: set[int] = set()
+    firsts: list[int] = []
+    for step, a in enumerate(candidate.actions):
+        if a.kind is ActionKind.RUN and a.target not in seen:
+            seen.add(a.target)
+            firsts.append(step)
+    return min(bisect_left(firsts, action), len(firsts) - 1)
+
+
+def overflow_instant(evaluator: Evaluator, candidate: Candidate, instants: list[int]) -> int | None:
+    """The base operation with the largest overflow that is no instant yet."""
+    capacity = evaluator.problem.capacity_bytes
+    worst = stage_peaks(candidate)
+    for op in sorted(worst, key=lambda op: -worst[op]):
+        if worst[op] > capacity and op not in instants:
+            return op
+    # nothing overflows: tighten where the plan is fullest
+    for op in sorted(worst, key=lambda op: -worst[op])[:50]:
+        if all(abs(op - instant) > 3 for instant in instants):
+            return op
+    return None
+
+
+def stage_peaks(candidate: Candidate) -> dict[int, int]:
+    """By base operation, the most live bytes from behind the one before up to and with it."""
+    live = candidate.replay.live_bytes
+    worst: dict[int, int] = {}
+    stage: list[int] = []
+    for step, a in enumerate(candidate.actions):
+        stage.append(step)
+        if a.kind is ActionKind.RUN and a.target not in worst:
+            worst[a.target] = max(int(live[s]) for s in stage)
+            stage = []
+    return worst
