@@ -20,7 +20,7 @@ from planner.export.errors import DataDependentControlFlow, ExportError, Unsuppo
 from planner.export.inputs import InputSpec
 from planner.export.training import export_training_graph
 from tests.export.test_reach import SAMPLED, VOLUME, Sampled
-from tests.export.test_rules import FLOATS, IMAGES, INDICES, Weighted, check, ramp
+from tests.export.test_rules import FLOATS, IMAGES, INDICES, Weighted, check
 
 SQUARES = InputSpec(shape=(2, 4, 4), dtype="float32", kind="normal")
 PLACES = torch.tensor([[0, 2, 1, 0, 1, 2]] * 4)
@@ -324,13 +324,17 @@ def test_counts_of_classes() -> None:
 @pytest.mark.parametrize("rows", [4, 7])
 def test_diagonals_of_open_sizes(rows: int) -> None:
     """A product of all pairs has as many rows as the batch."""
+
+    def squares(result: Tensor) -> Tensor:
+        return result.square().sum()
+
     module = Weighted(lambda x: (x @ x.T).diagonal(1), (6,))
     nn.init.normal_(module.weight)
-    graph = export_training_graph(module, torch.randn(4, 6), ramp, dynamic={"x": {0: "rows"}})
+    graph = export_training_graph(module, torch.randn(4, 6), squares, dynamic={"x": {0: "rows"}})
     assert not graph.unchecked
     session = ort.InferenceSession(graph.model.SerializeToString())
     x = torch.randn(rows, 6)
-    loss = ramp(module(x))
+    loss = squares(module(x))
     (expected,) = torch.autograd.grad(loss, module.weight)
     feeds = {"x": x.numpy(), "weight": module.weight.detach().numpy()}
     found, slope = map(np.asarray, session.run(["loss", "weight_grad"], feeds))
