@@ -17,19 +17,19 @@ namespace planner::cuda {
 namespace {
 
 // X(symbol, member, result, arguments)
-#define PLANNER_NVRTC_FUNCTIONS(X)                                                            \
-  X(nvrtcGetErrorString, error_string, const char*, (int))                                    \
-  X(nvrtcGetNumSupportedArchs, arch_count, int, (int*))                                       \
-  X(nvrtcGetSupportedArchs, archs, int, (int*))                                               \
-  X(nvrtcCreateProgram, create, int,                                                          \
-    (void**, const char*, const char*, int, const char* const*, const char* const*))          \
-  X(nvrtcCompileProgram, compile, int, (void*, int, const char* const*))                      \
-  X(nvrtcGetProgramLogSize, log_size, int, (void*, size_t*))                                  \
-  X(nvrtcGetProgramLog, log, int, (void*, char*))                                             \
-  X(nvrtcGetCUBINSize, cubin_size, int, (void*, size_t*))                                     \
-  X(nvrtcGetCUBIN, cubin, int, (void*, char*))                                                \
-  X(nvrtcGetPTXSize, ptx_size, int, (void*, size_t*))                                         \
-  X(nvrtcGetPTX, ptx, int, (void*, char*))                                                    \
+#define PLANNER_NVRTC_FUNCTIONS(X)                                                   \
+  X(nvrtcGetErrorString, error_string, const char*, (int))                           \
+  X(nvrtcGetNumSupportedArchs, arch_count, int, (int*))                              \
+  X(nvrtcGetSupportedArchs, archs, int, (int*))                                      \
+  X(nvrtcCreateProgram, create, int,                                                 \
+    (void**, const char*, const char*, int, const char* const*, const char* const*)) \
+  X(nvrtcCompileProgram, compile, int, (void*, int, const char* const*))             \
+  X(nvrtcGetProgramLogSize, log_size, int, (void*, size_t*))                         \
+  X(nvrtcGetProgramLog, log, int, (void*, char*))                                    \
+  X(nvrtcGetCUBINSize, cubin_size, int, (void*, size_t*))                            \
+  X(nvrtcGetCUBIN, cubin, int, (void*, char*))                                       \
+  X(nvrtcGetPTXSize, ptx_size, int, (void*, size_t*))                                \
+  X(nvrtcGetPTX, ptx, int, (void*, char*))                                           \
   X(nvrtcDestroyProgram, destroy, int, (void**))
 
 constexpr int kMajors[] = {13, 12};  // of CUDA, the newest first
@@ -55,7 +55,8 @@ void* load() {
     const char* name = std::getenv("PLANNER_TEST_NVRTC");
     return name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
   }
-  int version = 0;  // 13020 of 13.2; what is newer than the driver makes images that it does not load
+  int version =
+      0;  // 13020 of 13.2; what is newer than the driver makes images that it does not load
   if (driver().driver_version(&version)) return nullptr;
   for (int major : kMajors) {
     if (major * 1000 > version) continue;
@@ -78,20 +79,21 @@ struct Nvrtc {
     void* library = missing.empty() ? load() : nullptr;
     if (!library && missing.empty())
       missing =
-          "CUDA's compiler libnvrtc.so.13 or .12 was not found, or is newer than the driver: install "
-          "the package nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for CUDA 12) beside onnxruntime-gpu, "
+          "CUDA's compiler libnvrtc.so.13 or .12 was not found, or is newer than the driver: "
+          "install "
+          "the package nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for CUDA 12) beside "
+          "onnxruntime-gpu, "
           "or plan without --fuse";
     if (!library) return;
-#define PLANNER_NVRTC_FIND(symbol, member, result, arguments)                       \
-  member = reinterpret_cast<result(*) arguments>(dlsym(library, #symbol));          \
+#define PLANNER_NVRTC_FIND(symbol, member, result, arguments)              \
+  member = reinterpret_cast<result(*) arguments>(dlsym(library, #symbol)); \
   if (!member && missing.empty()) missing = "CUDA's compiler has no " #symbol;
     PLANNER_NVRTC_FUNCTIONS(PLANNER_NVRTC_FIND)
 #undef PLANNER_NVRTC_FIND
   }
 
   void check(int result, const std::string& what) const {
-    if (result)
-      throw std::runtime_error("planner.fused: " + what + ": " + error_string(result));
+    if (result) throw std::runtime_error("planner.fused: " + what + ": " + error_string(result));
   }
 };
 
@@ -111,10 +113,10 @@ int arch_for(int capability) {
   for (int arch : known)
     if (arch <= capability) best = std::max(best, arch);
   if (!best)
-    throw std::runtime_error("planner.fused: CUDA's compiler makes no code for compute capability " +
-                             std::to_string(capability / 10) + "." +
-                             std::to_string(capability % 10) +
-                             ": install nvidia-cuda-nvrtc-cu12, or plan without --fuse");
+    throw std::runtime_error(
+        "planner.fused: CUDA's compiler makes no code for compute capability " +
+        std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
+        ": install nvidia-cuda-nvrtc-cu12, or plan without --fuse");
   return best;
 }
 

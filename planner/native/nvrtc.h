@@ -10,7 +10,8 @@ namespace planner::cuda {
 const std::string& why_no_compiler();
 
 // CUDA C++ compiled for a device's compute capability (90 for 9.0): an image that the driver loads.
-// Operations of IEEE 754 are as it has them. Throws std::runtime_error with the compiler's own words.
+// Operations of IEEE 754 are as it has them. Throws std::runtime_error with the compiler's own
+// words.
 std::string compiled(const std::string& source, int capability);
 
 }  // namespace planner::cuda

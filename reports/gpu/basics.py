@@ -30,7 +30,6 @@ _OVER = (0, 2, 5, 10, 20, 40)
 def load(where: Where) -> Found:
     """The library's nodes run on the device, in the planned order, and ONNX Runtime adds no copies."""
     wanted = [node.name for node in chain_nodes(LAYERS, where.side, AHEAD)]
-    there = "CUDAExecutionProvider" if where.cuda else "CPUExecutionProvider"
     found: Found = {"in_order": {}, "elsewhere": [], "copies_added": 0}
     before = native.counts().copied_views
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +42,9 @@ def load(where: Where) -> Found:
             found["in_order"][level] = names == wanted
             found["copies_added"] += sum("Memcpy" in facts["op_name"] for _, facts in ran)
             swaps = {name: facts["provider"] for name, facts in ran if name.startswith("Swap")}
-            found["elsewhere"] += [name for name, where_ in swaps.items() if where_ != there]
+            found["elsewhere"] += [
+                name for name, where_ in swaps.items() if where_ != where.provider
+            ]
     found["copied_views"] = native.counts().copied_views - before
     odd = found["elsewhere"] or found["copies_added"] or found["copied_views"]
     return {**found, "holds": all(found["in_order"].values()) and not odd}

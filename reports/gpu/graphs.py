@@ -37,6 +37,11 @@ class Where:
         """As a binding names it."""
         return "cuda" if self.cuda else "cpu"
 
+    @property
+    def provider(self) -> str:
+        """As a profile names it."""
+        return "CUDAExecutionProvider" if self.cuda else "CPUExecutionProvider"
+
     def feeds(self, seed: int = 0) -> Feeds:
         """x and w of a chain."""
         return chain_feeds(self.side, seed)

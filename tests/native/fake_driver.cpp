@@ -1,7 +1,7 @@
 // A stand-in for libcuda.so.1 on the CPU. A stream is a thread with a queue; the null stream is the
 // calling thread, on which recording takes effect at once and waiting blocks. Every copy is late by
-// a random while and slow, so that a wait that is missing shows. Device memory is host memory. A module
-// is what the fake NVRTC made, or an image of the real one, which is looked at and not run.
+// a random while and slow, so that a wait that is missing shows. Device memory is host memory. A
+// module is what the fake NVRTC made, or an image of the real one, which is looked at and not run.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -80,7 +80,7 @@ int copy(void* to, const void* from, size_t bytes, void* stream) {
 void* at(Address address) { return reinterpret_cast<void*>(address); }
 
 struct Module {
-  void (*launch)(unsigned blocks, unsigned threads, void* argument) = nullptr;  // null: it cannot run
+  void (*launch)(unsigned blocks, unsigned threads, void* argument) = nullptr;  // null: not here
   size_t argument_bytes = 0;
 };
 
@@ -195,7 +195,8 @@ int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**)
   auto made = new Module;
   *module = made;
   if (text[0] != '/' || text[1] == '/') {  // an ELF file of NVIDIA's, or PTX
-    if (const char* path = std::getenv("FAKE_DRIVER_PTX")) std::ofstream(path, std::ios::app) << text;
+    const char* path = std::getenv("FAKE_DRIVER_PTX");
+    if (path) std::ofstream(path, std::ios::app) << text;
     bool is_elf = !std::memcmp(text, "\x7f" "ELF", 4) && text[18] == char(190);
     return is_elf || std::strstr(text, ".visible .entry planner_fused(") ? kGood : kInvalid;
   }

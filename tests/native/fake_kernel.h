@@ -1,5 +1,6 @@
-// What a kernel of CUDA's needs to run on the CPU: block by block, a thread of it is a fiber. Between
-// two barriers fibers run one after the other, in random order, so that a barrier that is missing shows.
+// What a kernel of CUDA's needs to run on the CPU: block by block, a thread of it is a fiber.
+// Between two barriers fibers run one after the other, in random order, so that a barrier that is
+// missing shows.
 #include <ucontext.h>
 
 #include <cmath>

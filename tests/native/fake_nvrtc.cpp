@@ -1,6 +1,6 @@
-// A stand-in for libnvrtc: the C++ compiler that FAKE_NVRTC_COMPILER names makes a library for the CPU of
-// a kernel's source, and the image is its path in the folder FAKE_NVRTC_FOLDER, where the source stays.
-// FAKE_NVRTC_MUTANT leaves out the barrier of that number.
+// A stand-in for libnvrtc: the C++ compiler that FAKE_NVRTC_COMPILER names makes a library for the
+// CPU of a kernel's source, and the image is its path in the folder FAKE_NVRTC_FOLDER, where the
+// source stays. FAKE_NVRTC_MUTANT leaves out the barrier of that number.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +49,9 @@ bool has_option(int count, const char* const* options, const char* wanted) {
   return false;
 }
 
-int give(const std::string& text, char* to) { return std::memcpy(to, text.c_str(), text.size() + 1), kGood; }
+int give(const std::string& text, char* to) {
+  return std::memcpy(to, text.c_str(), text.size() + 1), kGood;
+}
 
 }  // namespace
 
@@ -76,17 +78,21 @@ int nvrtcCompileProgram(void* made, int count, const char* const* options) {
   std::string base = setting("FAKE_NVRTC_FOLDER") + "/" + std::to_string(getpid()) + "-" +
                      std::to_string(number++);
   std::ofstream(base + ".cu") << program.source;
-  std::string source = without_barrier(program.source, std::atoi(setting("FAKE_NVRTC_MUTANT").c_str()));
-  std::string barriers = source.find(kBarrier) == std::string::npos ? "" : "#define FAKE_BARRIERS\n";
+  std::string source =
+      without_barrier(program.source, std::atoi(setting("FAKE_NVRTC_MUTANT").c_str()));
+  std::string barriers =
+      source.find(kBarrier) == std::string::npos ? "" : "#define FAKE_BARRIERS\n";
   std::ofstream(base + ".cpp")
       << barriers << "#include \"" << setting("FAKE_NVRTC_HEADER") << "\"\nnamespace kernel {\n"
       << source << "}\n"
       << "extern \"C\" const size_t fake_argument_bytes = sizeof(kernel::Tensors);\n"
       << "extern \"C\" void fake_launch_of_kernel(unsigned blocks, unsigned threads, void* at) {\n"
-      << "  auto call = [](void* at) { kernel::planner_fused(*static_cast<kernel::Tensors*>(at)); };\n"
+      << "  auto call = [](void* at) { kernel::planner_fused(*static_cast<kernel::Tensors*>(at)); "
+         "};\n"
       << "  fake::launch(blocks, threads, call, at);\n}\n";
-  std::string command = setting("FAKE_NVRTC_COMPILER") + " -w -O1 -std=c++17 -ffp-contract=off -fPIC " +
-                        "-shared " + base + ".cpp -o " + base + ".so 2> " + base + ".log";
+  std::string command = setting("FAKE_NVRTC_COMPILER") +
+                        " -w -O1 -std=c++17 -ffp-contract=off -fPIC " + "-shared " + base +
+                        ".cpp -o " + base + ".so 2> " + base + ".log";
   int status = std::system(command.c_str());
   program.log = read(base + ".log"), program.image = base + ".so";
   return status ? kRefused : kGood;
@@ -95,11 +101,15 @@ int nvrtcCompileProgram(void* made, int count, const char* const* options) {
 int nvrtcGetProgramLogSize(void* program, size_t* size) {
   return *size = static_cast<Program*>(program)->log.size() + 1, kGood;
 }
-int nvrtcGetProgramLog(void* program, char* to) { return give(static_cast<Program*>(program)->log, to); }
+int nvrtcGetProgramLog(void* program, char* to) {
+  return give(static_cast<Program*>(program)->log, to);
+}
 int nvrtcGetCUBINSize(void* program, size_t* size) {
   return *size = static_cast<Program*>(program)->image.size() + 1, kGood;
 }
-int nvrtcGetCUBIN(void* program, char* to) { return give(static_cast<Program*>(program)->image, to); }
+int nvrtcGetCUBIN(void* program, char* to) {
+  return give(static_cast<Program*>(program)->image, to);
+}
 int nvrtcGetPTXSize(void* program, size_t* size) { return nvrtcGetCUBINSize(program, size); }
 int nvrtcGetPTX(void* program, char* to) { return nvrtcGetCUBIN(program, to); }
 

@@ -21,7 +21,8 @@ int capability_here() {
   return 10 * major + minor;
 }
 
-// The function of a source in the current context; modules stay loaded, for sessions that come later.
+// The function of a source in the current context; modules stay loaded, for sessions that come
+// later.
 void* function_of(const std::string& source, void* context) {
   static std::mutex mutex;
   static auto* known = new std::map<std::pair<void*, std::string>, void*>;
@@ -69,8 +70,8 @@ void CudaKernels::run(const Space& space, const std::vector<Dims>& dims,
     std::vector<const void*> tensors(inputs);
     tensors.insert(tensors.end(), outputs.begin(), outputs.end());
     void* arguments[] = {tensors.data()};
-    driver.check(driver.launch(launch.function, launch.blocks, 1, 1, launch.threads, 1, 1, 0, stream,
-                               arguments, nullptr),
+    driver.check(driver.launch(launch.function, launch.blocks, 1, 1, launch.threads, 1, 1, 0,
+                               stream, arguments, nullptr),
                  "cuLaunchKernel");
   } catch (const std::exception& error) {
     throw std::runtime_error(std::string(error.what()) + "\nplan without --fuse; the program:\n" +

@@ -9,15 +9,15 @@
 
 namespace planner::fused {
 
-// A program's kernels, one for each set of dims of its inputs. What two nodes have alike is compiled
-// once in a process.
+// A program's kernels, one for each set of dims of its inputs. What two nodes have alike is
+// compiled once in a process.
 class CudaKernels {
  public:
   explicit CudaKernels(const Program& program);  // throws where there is no compiler
 
   // Issues the program on a stream of the current context. Throws std::runtime_error.
-  void run(const Space& space, const std::vector<Dims>& dims, const std::vector<const void*>& inputs,
-           const std::vector<void*>& outputs, void* stream);
+  void run(const Space& space, const std::vector<Dims>& dims,
+           const std::vector<const void*>& inputs, const std::vector<void*>& outputs, void* stream);
 
  private:
   struct Launch {

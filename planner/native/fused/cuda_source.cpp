@@ -20,9 +20,15 @@ template <class T> struct Wraps { typedef T type; };
 template <> struct Wraps<int> { typedef unsigned type; };
 template <> struct Wraps<long long> { typedef unsigned long long type; };
 #define UNARY(name, expression) \
-  template <class T> DEVICE T op_##name(T a) { typedef typename Wraps<T>::type W; return expression; }
+  template <class T> DEVICE T op_##name(T a) { \
+    typedef typename Wraps<T>::type W; \
+    return expression; \
+  }
 #define BINARY(name, expression) \
-  template <class T> DEVICE T op_##name(T a, T b) { typedef typename Wraps<T>::type W; return expression; }
+  template <class T> DEVICE T op_##name(T a, T b) { \
+    typedef typename Wraps<T>::type W; \
+    return expression; \
+  }
 #define COMPARE(name, expression) \
   template <class T> DEVICE Byte op_##name(T a, T b) { return expression; }
 #define FUNCTION(name, single, whole) \
@@ -77,7 +83,9 @@ DEVICE unsigned short to_float16(float value) {
   return bits;
 }
 #endif
-DEVICE float from_bfloat16(unsigned short bits) { return __int_as_float(int(unsigned(bits) << 16)); }
+DEVICE float from_bfloat16(unsigned short bits) {
+  return __int_as_float(int(unsigned(bits) << 16));
+}
 DEVICE unsigned short to_bfloat16(float value) {
   const unsigned bits = unsigned(__float_as_int(value));
   return value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -158,10 +166,14 @@ std::string neutral(const std::string& reduction, Type type) {
   switch (type) {
     case Type::kFloat16:
     case Type::kBfloat16:
-    case Type::kFloat: return bound_of<float>(Type::kFloat, largest);
-    case Type::kDouble: return bound_of<double>(type, largest);
-    case Type::kInt32: return bound_of<int32_t>(type, largest);
-    default: return bound_of<int64_t>(type, largest);
+    case Type::kFloat:
+      return bound_of<float>(Type::kFloat, largest);
+    case Type::kDouble:
+      return bound_of<double>(type, largest);
+    case Type::kInt32:
+      return bound_of<int32_t>(type, largest);
+    default:
+      return bound_of<int64_t>(type, largest);
   }
 }
 
@@ -219,7 +231,9 @@ class Writer {
 
   const Variable& at(int variable) const { return program_.variables[size_t(variable)]; }
   bool is_row(int variable) const { return at(variable).kind == Kind::kRow; }
-  std::string number(size_t value) const { return std::to_string(value) + (is_wide_ ? "ull" : "u"); }
+  std::string number(size_t value) const {
+    return std::to_string(value) + (is_wide_ ? "ull" : "u");
+  }
   void line(const std::string& text) { text_ += indent_ + text + "\n"; }
 
   std::string value(int variable) const {
@@ -254,8 +268,7 @@ class Writer {
     std::string type = name_in_cuda(at(step.result).type), values;
     for (int operand : step.operands) values += (values.empty() ? "" : ", ") + value(operand);
     std::string function = step.name == "cast" ? "Cast<" + type + ">::of" : "op_" + step.name;
-    define(step.result,
-           converted("in_", at(step.result).type, function + "(" + values + ")"));
+    define(step.result, converted("in_", at(step.result).type, function + "(" + values + ")"));
   }
 
   void define(int variable, const std::string& as) {
@@ -322,7 +335,8 @@ class Writer {
     for (const Step* step : steps) {
       std::string type = name_in_cuda(at(step->result).type);
       std::string all = is_sum(*step) ? "all_sum" : "all_" + step->name;
-      std::string mean = step->name == "mean" ? " / " + type + "(" + number(space_.columns) + ")" : "";
+      std::string mean =
+          step->name == "mean" ? " / " + type + "(" + number(space_.columns) + ")" : "";
       define(step->result, converted("in_", at(step->result).type,
                                      all + "(" + partial(*step) + ", memory)" + mean));
     }

@@ -25,8 +25,8 @@ Dims dims_of(const Program& program, const Space& space, size_t output);
 // How an input is broadcast to the space, or to its rows.
 Broadcast broadcast_of(const Program& program, const Space& space, Dims dims, size_t input);
 
-// Whether there is a row to compute. Throws std::runtime_error where rows have no elements, and their
-// largest or least is asked for.
+// Whether there is a row to compute. Throws std::runtime_error where rows have no elements, and
+// their largest or least is asked for.
 bool has_work(const Program& program, const Space& space);
 
 // Calls its argument with each number below a count, in any order, on any threads.
