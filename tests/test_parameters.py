@@ -12,7 +12,7 @@ import planner.torch
 ROOT = Path(__file__).parents[1]
 MOST = 6
 
-COMMANDS = ROOT / "planner" / "cli"
+COMMANDS = ROOT / "planner" / "cli" / "commands"
 """A command's parameters are its options, as typer wants them."""
 
 GIVEN = {

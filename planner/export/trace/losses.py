@@ -20,9 +20,8 @@ from torch.nn import _reduction as _Reduction
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    *older: bool | None,
+    **reduced: Any,
 ) -> Tensor:
     """As `torch.nn.functional.multilabel_margin_loss`.
 
@@ -38,9 +37,7 @@ def multilabel_margin_loss(
     terms = torch.relu(1 - of_labels.unsqueeze(2) + scores.unsqueeze(1))
     counted = counts.unsqueeze(2) & ~is_label.any(1).unsqueeze(1)
     each = torch.where(counted, terms, 0).sum((1, 2)) / classes
-    if size_average is not None or reduce is not None:
-        reduction = _Reduction.legacy_get_string(size_average, reduce)
-    return _reduced(each.reshape(input.shape[:-1]), reduction)
+    return _reduced(each.reshape(input.shape[:-1]), _reduction(*older, **reduced))
 
 
 def linear_cross_entropy(*args: Any, options: object = None, **kwargs: Any) -> Tensor:
@@ -55,9 +52,8 @@ def multi_margin_loss(
     p: int = 1,
     margin: float = 1.0,
     weight: Tensor | None = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    *older: bool | None,
+    **reduced: Any,
 ) -> Tensor:
     """As `torch.nn.functional.multi_margin_loss`: the mean over the classes k that are not the target of
     `max(0, margin - (input[target] - input[k])) ** p`."""
@@ -67,9 +63,7 @@ def multi_margin_loss(
         terms = terms * weight[labels]
     is_target = labels == torch.arange(scores.shape[1])
     each = torch.where(is_target, 0, terms).sum(1) / scores.shape[1]
-    if size_average is not None or reduce is not None:
-        reduction = _Reduction.legacy_get_string(size_average, reduce)
-    return _reduced(each.reshape(input.shape[:-1]), reduction)
+    return _reduced(each.reshape(input.shape[:-1]), _reduction(*older, **reduced))
 
 
 def gaussian_nll_loss(
@@ -90,6 +84,15 @@ def gaussian_nll_loss(
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
     return _reduced(loss, reduction)
+
+
+def _reduction(
+    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+) -> str:
+    """Name the reduction; the first two are how older versions of PyTorch had it."""
+    if size_average is None and reduce is None:
+        return reduction
+    return _Reduction.legacy_get_string(size_average, reduce)
 
 
 def _reduced(loss: Tensor, reduction: str) -> Tensor:
