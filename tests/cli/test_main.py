@@ -322,7 +322,7 @@ def test_errors_are_one_line_with_their_exit_code(error, code, line, model, api,
     assert main(["optimize", model, "--budget", "60%"]) == code
     out, err = capsys.readouterr()
     assert out == ""
-    place = re.search(r" \(planner/cli/optimize\.py:\d+\)$", last_line(err))
+    place = re.search(r" \(planner/cli/commands/optimize\.py:\d+\)$", last_line(err))
     assert (place is not None) == ("this is a bug" in line)
     assert last_line(err)[: place and place.start()] == line
 

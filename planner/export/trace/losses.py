@@ -20,7 +20,7 @@ from torch.nn import _reduction as _Reduction
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,
-    *older: bool | None,
+    *older: Any,
     **reduced: Any,
 ) -> Tensor:
     """As `torch.nn.functional.multilabel_margin_loss`.
@@ -52,7 +52,6 @@ def multi_margin_loss(
     p: int = 1,
     margin: float = 1.0,
     weight: Tensor | None = None,
-    *older: bool | None,
     **reduced: Any,
 ) -> Tensor:
     """As `torch.nn.functional.multi_margin_loss`: the mean over the classes k that are not the target of
@@ -63,7 +62,7 @@ def multi_margin_loss(
         terms = terms * weight[labels]
     is_target = labels == torch.arange(scores.shape[1])
     each = torch.where(is_target, 0, terms).sum(1) / scores.shape[1]
-    return _reduced(each.reshape(input.shape[:-1]), _reduction(*older, **reduced))
+    return _reduced(each.reshape(input.shape[:-1]), _reduction(**reduced))
 
 
 def gaussian_nll_loss(
