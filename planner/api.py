@@ -49,7 +49,8 @@ from planner.pipeline.target.placing import check_can_run
 from planner.processes.garbage import collected_seldom
 from planner.request import AUTO_RESERVE, Costs, options_of
 from planner.request.asking import documented
-from planner.results import Analysis, ModelView, OptimizeResult, Verification
+from planner.results import Analysis, ModelView, OptimizeResult
+from planner.results.verification import Verification
 from planner.targets import Device, target_named
 
 Progress = Callable[[str], None]

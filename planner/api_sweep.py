@@ -15,7 +15,7 @@ from planner.errors import UsageError
 from planner.files.writing import FileName
 from planner.formulate import NO_LIMIT
 from planner.onnxio.dims import dim_called
-from planner.pipeline.answer.frontier import Way, merged, way_of
+from planner.pipeline.answer.frontier import FrontierWay, merged, way_of
 from planner.pipeline.answer.sweep import even_budgets, frontiers, largest
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.host.residence import residence_note
@@ -129,7 +129,7 @@ class _Read:
         overlap: copies run beside the operations.
     """
 
-    ways: list[Way]
+    ways: list[FrontierWay]
     numbers: list[int]
     overlap: bool
     assumptions: tuple[str, ...]
@@ -161,7 +161,7 @@ def _read(
     report: Callable[[str], None],
 ) -> _Read:
     """The model, prepared at each size."""
-    found: list[Way] = []
+    found: list[FrontierWay] = []
     numbers: list[int] = []
     overlap = False
     assumptions: dict[str, None] = {}

@@ -28,7 +28,8 @@ from planner.cost.measured import device_names
 from planner.errors import PlannerError
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.request import Request
-from planner.results import OptimizeResult, Verification
+from planner.results import OptimizeResult
+from planner.results.verification import Verification
 from planner.runtime.device.reference import Reference, Side, reference
 from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs

@@ -23,7 +23,8 @@ from typing import Any
 
 from planner import optimize
 from planner.errors import InfeasibleBudgetError, PlannerError, VerificationError
-from planner.results import OptimizeResult, Verification
+from planner.results import OptimizeResult
+from planner.results.verification import Verification
 
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "models" / "zoo"

@@ -12,7 +12,8 @@ import planner
 from planner import analyze, optimize, verify
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError
 from planner.report.document.outcome import optimize_document
-from planner.results import Frontier, OptimizeResult, Verification
+from planner.results import Frontier, OptimizeResult
+from planner.results.verification import Verification
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 BUDGETS = {"mlp_adamw": "90%", "gpt": "80%"}

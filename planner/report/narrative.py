@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from planner.plan.planfile import Plan
 from planner.report.document import Document
-from planner.results import Analysis, Verification
+from planner.results import Analysis
+from planner.results.verification import Verification
 from planner.units import format_bytes, format_duration, format_percent
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from planner.disk import Disk
 from planner.plan.planfile import Arena, MicroBatches, Plan
 from planner.report.plain import nearby
-from planner.results import Verification
+from planner.results.verification import Verification
 from planner.runtime.options import MAX_FIRST_REGION
 from planner.targets import CPU, Target, target_named
 

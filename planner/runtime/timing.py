@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from planner.results import TimeCheck
+from planner.results.verification import TimeCheck
 from planner.runtime.machine import BUSY, waited_s, waited_share
 from planner.runtime.options import Opening, default_threads, stop_spinning
 from planner.runtime.profile import create_session, run_session

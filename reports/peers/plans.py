@@ -11,7 +11,8 @@ from typing import Any
 from planner import export_training_graph, optimize
 from planner.choices import FuseMode, SplitMode
 from planner.errors import InfeasibleBudgetError, PlannerError
-from planner.results import OptimizeResult, Verification
+from planner.results import OptimizeResult
+from planner.results.verification import Verification
 from planner.targets import Device
 from reports.peers.networks import Network, drawn
 from reports.peers.runtime import cpu_peak_bytes

@@ -22,7 +22,8 @@ from models.recipes import language_loss
 from planner import optimize
 from planner.export.inputs import draw_inputs
 from planner.export.training import ExportedGraph, export_training_graph
-from planner.results import MemoryCheck, OptimizeResult
+from planner.results import OptimizeResult
+from planner.results.verification import MemoryCheck
 
 
 def mlp(batch: int, dropout: float = 0.0) -> ExportedGraph:

@@ -24,7 +24,8 @@ from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.pipeline.prepare.prepared import prepare
 from planner.request import Levers, Request
-from planner.results import MemoryCheck, OptimizeResult
+from planner.results import OptimizeResult
+from planner.results.verification import MemoryCheck
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.memory.arena import DEFAULT, forecast, simulate
 from planner.runtime.options import Opening

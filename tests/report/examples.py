@@ -21,16 +21,18 @@ from planner.results import (
     ArenaForecast,
     BindingStep,
     BudgetPreview,
-    CapCheck,
-    DefaultBits,
     Frontier,
-    MemoryCheck,
     ModelView,
     OptimizeResult,
+    Sweep,
+)
+from planner.results.verification import (
+    CapCheck,
+    DefaultBits,
+    MemoryCheck,
     OrderCheck,
     OutputComparison,
     SessionCheck,
-    Sweep,
     TimeCheck,
     Verification,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import onnxruntime as ort
 import pytest
 
-from planner.results import TimeCheck
+from planner.results.verification import TimeCheck
 from planner.runtime import timing
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.options import Opening

@@ -11,7 +11,7 @@ import pytest
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
-from planner.results import Verification
+from planner.results.verification import Verification
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.judge.verify import CpuJob
 from planner.runtime.memory.memcheck import NO_ROOM

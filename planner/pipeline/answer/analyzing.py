@@ -16,7 +16,12 @@ from planner.pipeline.prepare.settings import noted_copies, settings_of
 from planner.pipeline.solve.orders import base_orders, least_found_peak, least_possible_peak
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
-from planner.results import Analysis, BudgetPreview, LeastPeak, ModelView
+from planner.results import (
+    Analysis,
+    BudgetPreview,
+    LeastPeak,
+    ModelView,
+)
 
 
 def analyzed(

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from planner import clock
-from planner.pipeline.answer.frontier import Way, way_of
+from planner.pipeline.answer.frontier import FrontierWay, way_of
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
@@ -65,7 +65,7 @@ class _Looked:
 class _Question:
     """A model in the base order that is searched in, and what is to be looked at."""
 
-    way: Way
+    way: FrontierWay
     settings: Settings
     looking: _Looking
 

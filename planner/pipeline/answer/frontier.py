@@ -25,7 +25,7 @@ from planner.search.state import SearchSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class FrontierWay:
     """One size of a model, with one choice of what lives on the host.
 
     Attributes:
@@ -46,7 +46,7 @@ class Way:
         """The peak of the model as it is."""
         return self.prepared.baseline.peak_bytes
 
-    def within(self, orders: Sequence[int]) -> Way:
+    def within(self, orders: Sequence[int]) -> FrontierWay:
         """Search in some of the orders alone, given by their indices."""
         kept = tuple(self.orders[i] for i in orders)
         return replace(self, orders=kept, search=self.search.within(orders))
@@ -84,14 +84,14 @@ def way_of(
     policy: Policy = POLICY,
     *,
     orders: tuple[BaseOrder, ...] = (),
-) -> Way:
+) -> FrontierWay:
     """A prepared model in its base orders, which are looked for where none are given."""
     if not orders:
         numbers, limit_s = policy.frontier, settings.time_limit_s
         share_s = min(numbers.max_orders_s, numbers.orders_share * limit_s)
         orders = base_orders(prepared, time_limit_s=share_s)
     problems = (formulate_in(prepared, base.order, settings, NO_LIMIT).problem for base in orders)
-    return Way(
+    return FrontierWay(
         prepared=prepared,
         orders=orders,
         search=FrontierSearch(

@@ -35,7 +35,8 @@ from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.quick import quick_us
 from planner.plan.planfile import Plan
 from planner.request import Request
-from planner.results import OptimizeResult, Verification
+from planner.results import OptimizeResult
+from planner.results.verification import Verification
 from planner.units import format_bytes, format_duration, parse_micro_batch
 
 
@@ -103,7 +104,7 @@ def _in_parts(job: OptimizeJob, runs: int | None) -> Iterator[OptimizeJob]:
     with temporary_folder() as folder:
         note, known = "", None
         if runs is None:
-            choice = _Choice(whole, divided, folder, job.progress)
+            choice = _RunCount(whole, divided, folder, job.progress)
             runs, note = choice.runs()
             known = choice.made.get(runs)
         if runs == 1:
@@ -186,7 +187,7 @@ class _Way:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _RunCount:
     """In how many runs a step takes least time, within the budget.
 
     Attributes:

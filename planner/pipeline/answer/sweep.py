@@ -15,7 +15,7 @@ from typing import Any
 
 from planner import clock
 from planner.errors import UsageError
-from planner.pipeline.answer.frontier import Way
+from planner.pipeline.answer.frontier import FrontierWay
 from planner.pipeline.prepare.prepared import Progress
 from planner.portfolio.frontier import FrontierSearch
 from planner.portfolio.race import Raced, race
@@ -40,7 +40,7 @@ class _Task:
     larger: Raced | None = None
 
 
-def even_budgets(ways: Sequence[Way], points: int) -> list[int]:
+def even_budgets(ways: Sequence[FrontierWay], points: int) -> list[int]:
     """Budgets from the least that may be possible for any size to what the largest takes as it is."""
     low = min(way.least_bound_bytes for way in ways)
     high = max(way.baseline_bytes for way in ways)
@@ -49,7 +49,7 @@ def even_budgets(ways: Sequence[Way], points: int) -> list[int]:
 
 
 def frontiers(
-    ways: Sequence[Way],
+    ways: Sequence[FrontierWay],
     budgets: Sequence[int],
     *,
     jobs: int | None,
@@ -93,7 +93,7 @@ def frontiers(
 
 
 def _best_orders(
-    ways: Sequence[Way], cores: int, run: Run, progress: Progress
+    ways: Sequence[FrontierWay], cores: int, run: Run, progress: Progress
 ) -> list[tuple[int, ...]]:
     """The base orders of each way that do best at a few budgets, and the first of all."""
     samples = [(i, budget) for i, way in enumerate(ways) for budget in _compared(way)]
@@ -108,7 +108,7 @@ def _best_orders(
 
 
 def _task(
-    way: Way, number: int, budget_bytes: int, limit_s: float, orders: tuple[int, ...] = ()
+    way: FrontierWay, number: int, budget_bytes: int, limit_s: float, orders: tuple[int, ...] = ()
 ) -> _Task:
     return _Task(
         way=number,
@@ -141,14 +141,14 @@ def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tupl
     return tuple(rows)
 
 
-def _compared(way: Way) -> list[int]:
+def _compared(way: FrontierWay) -> list[int]:
     """A few budgets, at which all orders of a way are compared."""
     low, high = way.least_bound_bytes, way.order_alone_bytes
     shares = way.search.policy.frontier.compared_shares
     return [int(low + share * (high - low)) for share in shares]
 
 
-def _said(way: Way, budget_bytes: int) -> str:
+def _said(way: FrontierWay, budget_bytes: int) -> str:
     where = ", ".join(f"{k}={v}" for k, v in way.prepared.loaded.dims.items())
     budget = format_bytes(budget_bytes) + (f" at {where}" if where else "")
     point = next(p for p in way.search.points if p.capacity_bytes == budget_bytes)

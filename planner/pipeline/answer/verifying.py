@@ -20,7 +20,8 @@ from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.target.everywhere import devices_here
 from planner.plan.planfile import Plan
 from planner.request import Costs, Request
-from planner.results import ModelView, Verification
+from planner.results import ModelView
+from planner.results.verification import Verification
 from planner.runtime.opened import Needs, metadata_of, needs_of
 from planner.targets import CPU, Target
 from planner.units import format_duration

@@ -22,7 +22,7 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import budget_of
 from planner.plan.planfile import MicroBatches, Plan, PredictedCost
 from planner.request import Request
-from planner.results import MicroCheck, Verification
+from planner.results.verification import MicroCheck, Verification
 from planner.runtime.judge.micro_proof import MicroJob
 from planner.runtime.options import Opening
 from planner.runtime.timing import available_bytes

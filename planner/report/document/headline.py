@@ -9,7 +9,8 @@ from planner.plan.planfile import Arena, Plan, Pool
 from planner.report import narrative
 from planner.report.document import Document, told
 from planner.report.document.verification import VerificationFigures
-from planner.results import OptimizeResult, Verification
+from planner.results import OptimizeResult
+from planner.results.verification import Verification
 
 
 class Held(Document, frozen=True):

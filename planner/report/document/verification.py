@@ -6,7 +6,7 @@ from typing import Literal
 
 from planner import __version__
 from planner.report.document import Document, told
-from planner.results import (
+from planner.results.verification import (
     CopyCheck,
     DefaultBits,
     MemoryCheck,

@@ -7,7 +7,7 @@ from planner.report.document.headline import Headline
 from planner.report.document.outcome import PlanFigures
 from planner.report.narrative import times_of
 from planner.report.terminal import shown
-from planner.results import DefaultBits
+from planner.results.verification import DefaultBits
 from planner.units import format_both, format_bytes, format_duration, format_percent, format_share
 
 POINT_COLUMNS = (

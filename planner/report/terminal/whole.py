@@ -25,7 +25,7 @@ from planner.report.terminal import (
     shown,
     wide_console,
 )
-from planner.results import CopyCheck, MicroCheck
+from planner.results.verification import CopyCheck, MicroCheck
 from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
 
 _ROWS = 10

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from planner.results import CapCheck
+from planner.results.verification import CapCheck
 from planner.runtime.device import client
 from planner.runtime.device.predict.bfc_device import forecast_cuda
 from planner.runtime.device.reference import Side

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from planner.exactness import Numbers
 from planner.graph.model import OpId, TrainingGraph
-from planner.results import OutputComparison
+from planner.results.verification import OutputComparison
 from planner.runtime.judge.compare import compare, judged
 from planner.targets import Target
 

@@ -24,7 +24,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.exactness import Numbers
 from planner.files.temporary import temporary_folder
-from planner.results import (
+from planner.results.verification import (
     CapCheck,
     CopyCheck,
     MemoryCheck,

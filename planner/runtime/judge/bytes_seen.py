@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.plan.planfile import BudgetOf
-from planner.results import MemoryCheck, SessionCheck
+from planner.results.verification import MemoryCheck, SessionCheck
 from planner.runtime.memory import memcheck
 from planner.runtime.options import Memory, Opening
 from planner.runtime.profile import Run

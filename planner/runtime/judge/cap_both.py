@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.results import CapCheck, MemoryCheck, SessionCheck
+from planner.results.verification import CapCheck, MemoryCheck, SessionCheck
 from planner.runtime.judge.cap import Capped, run_capped
 from planner.runtime.memory.arena import arena_cap
 from planner.runtime.memory.paged import in_pages, pool_bytes

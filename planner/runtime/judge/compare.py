@@ -13,7 +13,7 @@ import numpy.typing as npt
 from planner.exactness import RELATIVE, Numbers
 from planner.graph.effects import Effect
 from planner.graph.model import TrainingGraph
-from planner.results import OrderCheck, OutputComparison
+from planner.results.verification import OrderCheck, OutputComparison
 
 _CHUNK = 1 << 22  # elements compared at a time: a few temporaries of 32 MiB at most
 _SHOWN = 3

@@ -20,7 +20,7 @@ import onnx
 
 from planner.graph.effects import Effect, effect_of
 from planner.graph.model import TrainingGraph
-from planner.results import OutputComparison
+from planner.results.verification import OutputComparison
 from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare
 from planner.runtime.options import Opening

@@ -25,7 +25,7 @@ from planner.exactness import RELATIVE
 from planner.micro.parts import part, reordered
 from planner.plan.planfile import Accumulator, MicroBatches
 from planner.processes.children import quiet
-from planner.results import MicroCheck, OutputComparison, TimeCheck
+from planner.results.verification import MicroCheck, OutputComparison, TimeCheck
 from planner.runtime.judge.compare import compare
 from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, run_session

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from planner.graph.model import TrainingGraph
 from planner.graph.rules import COMING_IN, COPIES, STORE_OUT, SWAP_OPERATORS, SWAP_OUT
-from planner.results import CopyCheck, ExtraCopy
+from planner.results.verification import CopyCheck, ExtraCopy
 from planner.running.digest import digest_of
 from planner.runtime.options import Opening
 from planner.runtime.profile import NodeEvent, create_session, run_session

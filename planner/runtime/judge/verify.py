@@ -44,7 +44,7 @@ from planner.exactness import Numbers
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.processes.children import quiet
-from planner.results import (
+from planner.results.verification import (
     CapCheck,
     CopyCheck,
     OrderCheck,

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
-from planner.results import MemoryCheck
+from planner.results.verification import MemoryCheck
 from planner.runtime.memory.arena import RECOMMENDED, SETTINGS, forecast, simulate
 from planner.runtime.memory.paged import forecast_pool
 from planner.runtime.options import Memory, Opening, most_threads

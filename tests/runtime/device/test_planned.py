@@ -25,7 +25,7 @@ from planner.graph.schedule import default_order
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
-from planner.results import Verification
+from planner.results.verification import Verification
 from planner.runtime.device import client
 from planner.runtime.device.placement import placement_of
 from planner.runtime.device.reference import Side

@@ -19,7 +19,7 @@ from planner.cli.main import main
 from planner.errors import ModelError, UsageError
 from planner.pipeline.answer.verifying import on_assumption
 from planner.pipeline.record.assemble import read_plan
-from planner.results import Verification
+from planner.results.verification import Verification
 from planner.running.asked import Asked, merged
 from planner.runtime.opened import needs_of
 from planner.targets import ASSUMED_KEY, LEVEL_KEY, WEBGPU
