@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from planner import clock
-from planner.bounding import Given
 from planner.choices import (
     BudgetOf,
     CastSaved,
@@ -49,6 +48,7 @@ from planner.pipeline.target.placing import check_can_run
 from planner.processes.garbage import collected_seldom
 from planner.request import AUTO_RESERVE, Costs, options_of
 from planner.request.asking import documented
+from planner.request.bounding import Given
 from planner.results import Analysis, ModelView, OptimizeResult
 from planner.results.verification import Verification
 from planner.targets import Device, target_named

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from planner import clock
-from planner.bounding import Given
 from planner.choices import Feeds
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
 from planner.defaults import requested, set_aside
 from planner.errors import UsageError
 from planner.files.writing import FileName
 from planner.onnxio.dims import dim_called
-from planner.pipeline.answer.devices import Device, Finder, fits_of, searches_of
-from planner.pipeline.answer.sharding import sharded
+from planner.pipeline.answer.budgets.devices import Device, Finder, fits_of, searches_of
+from planner.pipeline.answer.budgets.sharding import sharded
 from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
 from planner.processes.garbage import collected_seldom
 from planner.report.document.fit import TERMS, FitDocument, device_row
 from planner.request import AUTO_RESERVE, Costs, Request, options_of
 from planner.request.asking import documented
+from planner.request.bounding import Given
 
 ALL = "all"
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner import clock
-from planner.bounding import Given
 from planner.choices import Copies, Feeds, Reside, Swap
 from planner.defaults import requested
 from planner.errors import UsageError
 from planner.files.writing import FileName
 from planner.formulate import NO_LIMIT
 from planner.onnxio.dims import dim_called
-from planner.pipeline.answer.frontier import FrontierWay, merged, way_of
-from planner.pipeline.answer.sweep import even_budgets, frontiers, largest
+from planner.pipeline.answer.budgets.frontier import FrontierWay, merged, way_of
+from planner.pipeline.answer.budgets.sweep import even_budgets, frontiers, largest
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.host.residence import residence_note
 from planner.pipeline.prepare.prepared import BOUND_SIZES, prepare, silent
@@ -26,6 +25,7 @@ from planner.portfolio.table import POLICY, Policy
 from planner.processes.garbage import collected_seldom
 from planner.request import Request, options_of
 from planner.request.asking import documented
+from planner.request.bounding import Given
 from planner.results import Sweep
 from planner.targets import Device
 from planner.units import parse_budget
@@ -69,7 +69,7 @@ def sweep(
         budgets: as for `optimize`; a percentage is of the peak at the largest size.
         points: how many budgets, where none are named: from the least that may be possible to the
             largest size's own peak; None for 12.
-        jobs, ray_address: see `planner.pipeline.answer.sweep.frontiers`.
+        jobs, ray_address: see `planner.pipeline.answer.budgets.sweep.frontiers`.
         params: the numbers of the search's policy, as `planner solve --print-params` prints them; its
             table `least-peak` changes nothing here.
         progress: told of each stage.

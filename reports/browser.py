@@ -36,7 +36,7 @@ from playwright.sync_api import Browser, sync_playwright
 from models import zoo
 from planner import optimize
 from planner.errors import PlannerError
-from planner.positions import dims_of
+from planner.onnxio.positions import dims_of
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.options import Level, Opening
 from planner.runtime.profile import profile

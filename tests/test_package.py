@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli.surroundings import OPTIONAL
 from planner.native.building import library_name, system_compiler, zig_compiler
-from planner.surroundings import OPTIONAL
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.py", "planner")

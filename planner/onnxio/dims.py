@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from planner.errors import ModelError, UsageError
 from planner.onnxio.bodies import all_proto_nodes, proto_bodies
-from planner.positions import Position, position_of, typed
+from planner.onnxio.positions import Position, position_of, typed
 from planner.units import some_of
 
 Shape = tuple[int, ...]

@@ -14,10 +14,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from planner.choices import MAX_CHUNKS, BudgetOf, CastSaved, FuseMode, OrderTarget, Swap
+from planner.choices import MAX_CHUNKS, BudgetOf, CastSaved, FuseMode, Numbers, OrderTarget, Swap
 from planner.disk import Disk
 from planner.errors import ModelError
-from planner.exactness import Numbers
 from planner.files.reading import MAX_BYTES, shown
 from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
@@ -325,7 +324,7 @@ class Plan:
             `fused_nodes` nodes.
         pattern: sessions with default options may use the memory pattern; where not, an input of the
             rewritten model may be left out.
-        numbers: how close the rewritten model's outputs are to the original's (`planner.exactness`).
+        numbers: how close the rewritten model's outputs are to the original's (`planner.choices`).
         default_differ: results of the rewritten model that are other bits than the original's where
             sessions of default options run both; None where nobody looked.
         recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.

@@ -89,7 +89,7 @@ class LeastPeakPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPolicy:
-    """Every number of a frontier over many budgets (`planner.pipeline.answer.sweep`).
+    """Every number of a frontier over many budgets (`planner.pipeline.answer.budgets.sweep`).
 
     Attributes:
         orders_share, max_orders_s: the search for base orders takes this share of the time, and at most

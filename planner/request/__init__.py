@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from planner.bounding import Given, UpperBound, bound_texts, bounds_of
 from planner.choices import BudgetOf, OrderTarget
-from planner.positions import dims_of, sizes_of, sizes_to_look_for
+from planner.onnxio.positions import dims_of, sizes_of, sizes_to_look_for
 from planner.request.asking import (
     BUDGET,
     PLANS,
@@ -35,6 +34,7 @@ from planner.request.asking import (
     option,
     options_in,
 )
+from planner.request.bounding import Given, UpperBound, bound_texts, bounds_of
 from planner.request.levers import Levers
 from planner.targets import Device
 from planner.units import (

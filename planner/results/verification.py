@@ -13,7 +13,7 @@ class OutputComparison:
 
     Attributes:
         identical: bit for bit, NaN payloads included.
-        is_near: within the tolerance of its type (`planner.exactness.RELATIVE`).
+        is_near: within the tolerance of its type (`planner.choices.RELATIVE`).
         max_abs_diff, max_rel_diff: of single elements; infinite where types or shapes differ, or where a
             NaN or an infinity is on one side only.
         rms_rel_diff: root mean square of the difference, by that of the original's elements.

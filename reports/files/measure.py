@@ -14,7 +14,7 @@ from onnx import version_converter
 
 from planner.errors import ModelError, PlannerError
 from planner.onnxio.load import load_model
-from planner.positions import shape_dims
+from planner.onnxio.positions import shape_dims
 from reports.planned import planned
 
 BUDGETS = ("60%", "90%")

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper
 
-from planner.exactness import RELATIVE
+from planner.choices import RELATIVE
 from planner.fuse.operators import OPERATORS
 from planner.fuse.rewrite import with_fusion
 from planner.graph.schedule import default_order

@@ -10,10 +10,10 @@ from importlib import metadata
 import onnxruntime
 import pytest
 
-from planner import surroundings
+from planner.cli import surroundings
 from planner.cli.main import main
+from planner.cli.surroundings import Package, Provider, Surroundings, look_around
 from planner.runtime.device.seen import look
-from planner.surroundings import Package, Provider, Surroundings, look_around
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from onnx import helper as h
 from models import zoo
 from planner.cli.main import main
 from planner.errors import UsageError
+from planner.onnxio.positions import sizes_of
 from planner.portfolio.table import POLICY
-from planner.positions import sizes_of
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from planner.errors import ModelError, UsageError
 from planner.onnxio.dims import dim_called
 from planner.onnxio.load import LoadedModel, load_model, read_model, value_types
-from planner.positions import Position, dims_of, position_of, shape_dims
+from planner.onnxio.positions import Position, dims_of, position_of, shape_dims
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.optimizers.shapes import runtime_types
 

@@ -15,7 +15,7 @@ from planner.api import optimize
 from planner.api_devices import fit_devices, profiles_of
 from planner.cost.hardware import load_hardware
 from planner.errors import InfeasibleBudgetError, UsageError
-from planner.pipeline.answer.devices import costed_for
+from planner.pipeline.answer.budgets.devices import costed_for
 from planner.pipeline.prepare.prepared import prepare
 from planner.report.document.fit import HOWS, DeviceRow, FitDocument
 from planner.request import Costs, Request

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from models import zoo
-from planner.pipeline.answer.sharding import sharded
+from planner.pipeline.answer.budgets.sharding import sharded
 from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 

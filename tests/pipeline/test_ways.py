@@ -12,7 +12,7 @@ from models import zoo
 from planner import api
 from planner.api_sweep import sweep
 from planner.errors import UsageError
-from planner.pipeline.answer.frontier import merged
+from planner.pipeline.answer.budgets.frontier import merged
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of

@@ -13,7 +13,7 @@ from typing import Any
 from planner.files.structuring import json_text
 from planner.graph.liveness import timeline
 from planner.graph.model import Category, Operation, OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.pipeline.answer.sweep import largest
+from planner.pipeline.answer.budgets.sweep import largest
 from planner.plan.planfile import Decision, Plan, PlannedAction, PredictedCost
 from planner.plan.points import Point, PointPlan
 from planner.results import (

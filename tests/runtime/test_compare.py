@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from planner.exactness import NUMBERS, RELATIVE, Numbers, least_exact
+from planner.choices import NUMBERS, RELATIVE, Numbers, least_exact
 from planner.runtime.judge import compare as module
 from planner.runtime.judge.compare import compare, judged
 

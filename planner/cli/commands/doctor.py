@@ -15,8 +15,8 @@ from planner.report.plain import printable
 from planner.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from planner.cli.surroundings import Package, Provider, Surroundings
     from planner.disk import Disk
-    from planner.surroundings import Package, Provider, Surroundings
 
 SCHEMA = "planner.doctor/2"
 
@@ -45,7 +45,7 @@ def doctor(
       planner doctor --disk /mnt/nvme
       planner doctor --json
     """
-    from planner.surroundings import look_around
+    from planner.cli.surroundings import look_around
 
     with progress() as report_progress:
         found = look_around(report_progress, disk)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.native import library_path
-from planner.pipeline.answer.budget_preview import preview_budgets
-from planner.pipeline.answer.frontier import merged
+from planner.pipeline.answer.budgets.budget_preview import preview_budgets
+from planner.pipeline.answer.budgets.frontier import merged
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.host.residence import residence_note

@@ -13,9 +13,9 @@ from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
 from planner.native import library_path
 from planner.onnxio.save import Together, written_together
-from planner.pipeline.answer.budget_preview import PreviewBeside
+from planner.pipeline.answer.budgets.budget_preview import PreviewBeside
+from planner.pipeline.answer.budgets.slowdown import plan_within
 from planner.pipeline.answer.original_ahead import OriginalAhead
-from planner.pipeline.answer.slowdown import plan_within
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.choose import plan_with
 from planner.pipeline.levers.host.hosting import ways_of

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from planner.choices import FuseMode
+from planner.choices import FuseMode, Numbers
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.measured import Cache
 from planner.errors import ModelError, UsageError
-from planner.exactness import Numbers
 from planner.formulate import Formulation, OpCosts, Room, formulate
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed

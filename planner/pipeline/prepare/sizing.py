@@ -1,9 +1,9 @@
 """Types of the values of a model, with bounds where the model does not tell a size.
 
 Sizes that depend on data (`NonZero`, `Unique`, a `Range` to a computed end, what a loop collects) are
-open until a model runs. They are bounded by what was asked (`planner.bounding`); what stays open then is
-as large as in one run of the model, which the plan says. Bounds propagate: what is inferred from a
-bounded shape is a bound, too.
+open until a model runs. They are bounded by what was asked (`planner.request.bounding`); what stays open
+then is as large as in one run of the model, which the plan says. Bounds propagate: what is inferred from
+a bounded shape is a bound, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from planner.bounding import UpperBound
 from planner.errors import ModelError, PlannerError, UsageError
 from planner.onnxio.bodies import has_bodies
 from planner.onnxio.kinds import bits_of
@@ -28,6 +27,7 @@ from planner.onnxio.load import (
     value_types,
 )
 from planner.request import Request
+from planner.request.bounding import UpperBound
 from planner.runtime.memory.within import INNER_KEY, bytes_within, constant_bytes
 from planner.runtime.optimizers.normalize import Normalized
 from planner.runtime.optimizers.shapes import runtime_types

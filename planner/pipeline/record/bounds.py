@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.bounding import UpperBound
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan, SizeBound
+from planner.request.bounding import UpperBound
 
 
 def planned_bounds(prepared: Prepared) -> tuple[SizeBound, ...]:

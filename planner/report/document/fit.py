@@ -98,7 +98,7 @@ class LeastPeaks(Document, frozen=True):
 
 class Sharded(Document, frozen=True):
     """The peak of each of several devices over which state is sharded, by arithmetic
-    (`planner.pipeline.answer.sharding`).
+    (`planner.pipeline.answer.budgets.sharding`).
 
     Attributes:
         devices: number of devices that train data-parallel, each on the model's own batch.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planner.exactness import Numbers
+from planner.choices import Numbers
 from planner.graph.model import OpId, TrainingGraph
 from planner.results.verification import OutputComparison
 from planner.runtime.judge.compare import compare, judged

@@ -21,8 +21,8 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
+from planner.choices import Numbers
 from planner.errors import ModelError
-from planner.exactness import Numbers
 from planner.files.temporary import temporary_folder
 from planner.results.verification import (
     CapCheck,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planner.exactness import RELATIVE, Numbers
+from planner.choices import RELATIVE, Numbers
 from planner.graph.effects import Effect
 from planner.graph.model import TrainingGraph
 from planner.results.verification import OrderCheck, OutputComparison

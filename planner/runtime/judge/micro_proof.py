@@ -2,7 +2,7 @@
 
 The original is run once, the model of one run K times, its totals fed back from run to run, on the same
 samples. Sums are added up in another order then, so that last bits differ: an output agrees where it is
-within `planner.exactness.RELATIVE` of its largest element.
+within `planner.choices.RELATIVE` of its largest element.
 
 Some outputs are rounding alone: a gradient that is 0 in exact arithmetic, and the sign of it that an
 update makes a step of. How much that is, the original itself says: it is run once more, on the samples in
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from planner.exactness import RELATIVE
+from planner.choices import RELATIVE
 from planner.micro.parts import part, reordered
 from planner.plan.planfile import Accumulator, MicroBatches
 from planner.processes.children import quiet

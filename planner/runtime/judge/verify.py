@@ -38,9 +38,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from planner.choices import BudgetOf
+from planner.choices import BudgetOf, Numbers
 from planner.errors import ModelError
-from planner.exactness import Numbers
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.processes.children import quiet

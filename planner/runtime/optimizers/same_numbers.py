@@ -32,8 +32,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
+from planner.choices import RELATIVE
 from planner.errors import ModelError, UsageError, VerificationError
-from planner.exactness import RELATIVE
 from planner.graph.effects import SHARED_GENERATOR, Effect
 from planner.graph.model import OpId, TrainingGraph
 from planner.runtime.inmemory import ModelInMemory

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from planner.exactness import Numbers
+from planner.choices import Numbers
 from planner.graph.model import Placement
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare.graphs import analysed_graph

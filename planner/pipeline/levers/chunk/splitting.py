@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.choices import Numbers, least_exact
 from planner.cost.model import durations_us
 from planner.errors import ModelError
-from planner.exactness import Numbers, least_exact
 from planner.files.reading import shown
 from planner.graph.model import TrainingGraph
 from planner.graph.reasons import WhyStay

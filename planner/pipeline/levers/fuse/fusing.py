@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.choices import FuseMode
+from planner.choices import FuseMode, least_exact
 from planner.cost.model import fused_us
 from planner.errors import ModelError, UsageError
-from planner.exactness import least_exact
 from planner.fuse.operators import DEVICES
 from planner.fuse.rewrite import Fused, Members, with_fusion
 from planner.graph.model import Operation, TrainingGraph

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from planner.choices import HALF_DTYPE, HALF_OPSET, CastSaved
+from planner.choices import HALF_DTYPE, HALF_OPSET, CastSaved, least_exact
 from planner.cost.model import durations_of_changed
 from planner.errors import UsageError
-from planner.exactness import least_exact
 from planner.graph.model import Category, OpId, Role, TensorId, TrainingGraph
 from planner.graph.saved import Saved, may_be_halved
 from planner.lower.halved import with_halves

@@ -13,7 +13,7 @@ from planner import clock
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed, durations_us
 from planner.formulate import NO_LIMIT
-from planner.pipeline.answer.frontier import merged, way_of
+from planner.pipeline.answer.budgets.frontier import merged, way_of
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare

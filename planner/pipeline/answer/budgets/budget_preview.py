@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from planner import clock
-from planner.pipeline.answer.frontier import FrontierWay, way_of
+from planner.pipeline.answer.budgets.frontier import FrontierWay, way_of
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner import clock
 from planner.errors import UsageError
-from planner.pipeline.answer.frontier import FrontierWay
+from planner.pipeline.answer.budgets.frontier import FrontierWay
 from planner.pipeline.prepare.prepared import Progress
 from planner.portfolio.frontier import FrontierSearch
 from planner.portfolio.race import Raced, race
