@@ -1,15 +1,19 @@
-"""How large the planning side is: `python -m reports.size [REVISION ...]` writes `size.md`.
+"""How large the house is: `python -m reports.size [REVISION ...]` writes `size.md`.
 
-Counts files, lines, functions of over 60 lines, functions of over six parameters, and private
-constants of the planning rooms, in the working tree and at each revision named.
+Counts files, lines, functions of over 60 lines and of over six parameters, private constants and class
+names that are there twice: of `planner/` without the exporter, of its planning side, and of the exporter,
+in the working tree and at each revision named. Of reports and tests the lines alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import io
 import subprocess
-import sys
-from collections.abc import Iterator
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +31,7 @@ ROOMS = (
     "search",
     "simulate",
 )
+TREES = ("planner", "reports", "tests")
 MAX_LINES, MAX_PARAMETERS = 60, 6
 
 
@@ -40,6 +45,7 @@ class Size:
     long_functions: int
     wide_functions: int
     private_constants: int
+    doubled_classes: int
 
 
 def size_of(sources: dict[str, str]) -> Size:
@@ -57,6 +63,7 @@ def size_of(sources: dict[str, str]) -> Size:
         long_functions=sum(_lines(f) > MAX_LINES for f in functions),
         wide_functions=sum(_parameters(f) > MAX_PARAMETERS for f in functions),
         private_constants=sum(len(list(_constants(ast.parse(text)))) for text in sources.values()),
+        doubled_classes=sum(n > 1 for n in Counter(_classes(sources)).values()),
     )
 
 
@@ -85,28 +92,49 @@ def _constants(tree: ast.Module) -> Iterator[str]:
                     yield name.id
 
 
+def _classes(sources: dict[str, str]) -> Iterator[str]:
+    for text in sources.values():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                yield node.name
+
+
 def working_tree() -> dict[str, str]:
-    """The planning rooms' sources as they are."""
+    """The sources as they are."""
     return {
         str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-        for room in ROOMS
-        for path in sorted((ROOT / "planner" / room).rglob("*.py"))
+        for tree in TREES
+        for path in sorted((ROOT / tree).rglob("*.py"))
     }
 
 
 def at_revision(revision: str) -> dict[str, str]:
-    """The same at a revision, of the rooms that it has."""
-    listed = _git("ls-tree", "-r", "--name-only", revision, "planner/").splitlines()
-    paths = [p for p in listed if p.endswith(".py") and p.split("/")[1] in ROOMS]
-    return {path: _git("show", f"{revision}:{path}") for path in paths}
+    """The sources of a revision."""
+    command = ["git", "archive", revision, *TREES]
+    packed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    found: dict[str, str] = {}
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.name.endswith(".py") else None
+            if file is not None:
+                found[member.name] = file.read().decode("utf-8")
+    return found
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout
+def parts_of(sources: dict[str, str]) -> dict[str, Size]:
+    """The counts, part by part."""
+    package = {path: text for path, text in sources.items() if path.startswith("planner/")}
+    own = {path: text for path, text in package.items() if path.split("/")[1] != "export"}
+    side = {path: text for path, text in own.items() if path.split("/")[1] in ROOMS}
+    exporter = {path: text for path, text in package.items() if path not in own}
+    return {
+        "`planner/` without the exporter": size_of(own),
+        "of it the planning side": size_of(side),
+        "`planner/export`": size_of(exporter),
+    }
 
 
-def markdown(sizes: dict[str, Size]) -> str:
+def markdown(trees: dict[str, dict[str, str]]) -> str:
     """The page: a column for each tree."""
     rows = (
         ("files", "files"),
@@ -115,27 +143,41 @@ def markdown(sizes: dict[str, Size]) -> str:
         (f"functions of over {MAX_LINES} lines", "long_functions"),
         (f"functions of over {MAX_PARAMETERS} parameters", "wide_functions"),
         ("private constants", "private_constants"),
+        ("class names that are there twice", "doubled_classes"),
     )
+    parts = {name: parts_of(sources) for name, sources in trees.items()}
     lines = [
-        "# Size of the planning side",
+        "# Size",
         "",
-        f"`planner/{{{','.join(ROOMS)}}}`; written by `python -m reports.size REVISION ...`.",
+        f"Written by `python -m reports.size REVISION ...`. The planning side is "
+        f"`planner/{{{','.join(ROOMS)}}}`.",
         "",
-        "| | " + " | ".join(sizes) + " |",
-        "|---|" + "---:|" * len(sizes),
+        "| | | " + " | ".join(trees) + " |",
+        "|---|---|" + "---:|" * len(trees),
     ]
-    lines += [
-        f"| {title} | " + " | ".join(f"{getattr(s, name):,}" for s in sizes.values()) + " |"
-        for title, name in rows
-    ]
+    for part in next(iter(parts.values())):
+        lines += [
+            f"| {part} | {title} | "
+            + " | ".join(f"{getattr(of[part], name):,}" for of in parts.values())
+            + " |"
+            for title, name in rows
+        ]
+    for tree in TREES[1:]:
+        counts = [
+            sum(text.count("\n") for path, text in sources.items() if path.startswith(f"{tree}/"))
+            for sources in trees.values()
+        ]
+        lines.append(f"| `{tree}/` | lines | " + " | ".join(f"{n:,}" for n in counts) + " |")
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Count and write the page."""
-    sizes = {revision: size_of(at_revision(revision)) for revision in sys.argv[1:]}
-    sizes["working tree"] = size_of(working_tree())
-    page = markdown(sizes)
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="reports.size", description=__doc__.split("\n")[0])
+    parser.add_argument("revisions", nargs="*", metavar="REVISION")
+    trees = {r: at_revision(r) for r in parser.parse_args(arguments).revisions}
+    page = markdown({**trees, "working tree": working_tree()})
     PAGE.write_text(page, encoding="utf-8")
     print(page)
 
