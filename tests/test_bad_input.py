@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -484,8 +483,7 @@ def interrupt(arguments: list[str], folder: Path, *, when: str) -> tuple[int, st
     try:
         for line in process.stderr:
             if when in line:
-                break
-        time.sleep(0.1)
+                break  # at once: of a search that has a plan already, Ctrl-C keeps the plan
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     finally:

@@ -222,7 +222,7 @@ def test_the_way_down_to_an_anchor_is_gone_once(monkeypatch):
         def put_right(self):
             return False
 
-    monkeypatch.setattr("planner.lower.order.realize._Search", Counting)
+    monkeypatch.setattr("planner.lower.order.realize._OrderSearch", Counting)
     length = 2_000
     parents = [[step - 2] if step > 1 else [] for step in range(length)]
     plan = realize([*parents, [length - 2, length - 1]])

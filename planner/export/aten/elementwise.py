@@ -64,6 +64,15 @@ def equal(low: Lowering, x: fx.Node, y: Operand) -> Result:
     return low.op("Equal", low.operand(x, common), low.operand(y, common))
 
 
+@lowers("isnan")
+def is_nan(low: Lowering, x: fx.Node) -> Result:
+    """No integer is NaN, and ONNX's IsNaN takes none."""
+    value, dtype = low.value(x), low.type_of(x)
+    if dtype.is_floating_point:
+        return low.op("IsNaN", value)
+    return low.op("Not", low.op("Equal", value, value, tag="equal"))
+
+
 @lowers("rsub.Scalar", "rsub.Tensor")
 def reverse_subtract(low: Lowering, x: fx.Node, y: Operand, alpha: float = 1) -> Result:
     if alpha != 1:
