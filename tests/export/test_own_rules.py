@@ -96,6 +96,7 @@ CASES |= {
     "means in 3-D": of_function(lambda x: F.avg_pool3d(x, 3, 2, 1), 1, 2, 5, 5, 5),
     "means that leave padding out": of_images(nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
     "means of what is there": of_images(nn.AvgPool2d(3, 2, divisor_override=5)),
+    "integers that are no NaN": of_function(lambda x: x * ~torch.isnan((2 * x).to(torch.int64))),
     "remainders near multiples": of_function(
         lambda x: x + (x.detach() * 0 + torch.arange(6) * 0.1).remainder(0.1), 4, 6
     ),
