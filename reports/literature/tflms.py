@@ -116,6 +116,7 @@ def _plan(path: Path, budget_bytes: int, copies: Literal["overlapped", "serial"]
         result = optimize(
             path,
             budget=f"{budget_bytes}B",
+            budget_of="live",  # as papers count
             device="cuda",
             hardware=HARDWARE,
             copies=copies,
