@@ -67,9 +67,10 @@ the times of the profile `v100` (copies over PCIe 3). Workspace of cuDNN is not 
 ResNet-50 has 224×224 images and momentum SGD; 3D U-Net (Çiçek et al. 2016, 4 channels in, 3 classes)
 batch 1 and AdamW.
 
-The budget bounds live bytes, as the paper counts; a search takes {limit:.0f} s. *Beside*: the step by the original's where copies run beside the operations
-(`--copies overlapped`); *between*: where they run on the stream of the operations, as ONNX Runtime has
-its own. *Run again*, *swapped* and *MB*, copied out and in, are of the plan beside.
+The budget bounds live bytes, as the paper counts; a search takes {limit:.0f} s. *Beside*: the step by
+the original's where copies run beside the operations (`--copies overlapped`); *between*: where they run
+on the stream of the operations, as ONNX Runtime has its own. *Run again*, *swapped* and *MB*, copied out
+and in, are of the plan beside.
 """
 
 
