@@ -62,7 +62,7 @@ _TFLMS = """
 
 T. Le, H. Imai, Y. Negishi, K. Kawachiya: *TFLMS: Large Model Support in TensorFlow by Graph
 Rewriting*, arXiv:1807.02037; what they published is from the abstract. Here: the largest size whose
-peak is within 16 GB as the model is, and with a plan (recompute and swaps), for CUDA, not run, with
+peak is within 16 or 32 GB as the model is, and with a plan (recompute and swaps), for CUDA, not run, with
 the times of the profile `v100` (copies over PCIe 3). Workspace of cuDNN is not known and not counted.
 ResNet-50 has 224×224 images and momentum SGD; 3D U-Net (Çiçek et al. 2016, 4 channels in, 3 classes)
 batch 1 and AdamW.
@@ -70,7 +70,8 @@ batch 1 and AdamW.
 The budget bounds live bytes, as the paper counts; a search takes {limit:.0f} s. *Beside*: the step by
 the original's where copies run beside the operations (`--copies overlapped`); *between*: where they run
 on the stream of the operations, as ONNX Runtime has its own. *Run again*, *swapped* and *MB*, copied out
-and in, are of the plan beside.
+and in, are of the plan beside. What is planned with copies between would take no longer with copies
+beside: where *beside* is dearer, its search has not found that plan.
 """
 
 
