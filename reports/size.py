@@ -54,7 +54,9 @@ def size_of(sources: dict[str, str]) -> Size:
     Args:
         sources: text by path.
     """
-    functions = [f for text in sources.values() for f in _functions(ast.parse(text))]
+    trees = [ast.parse(text) for text in sources.values()]
+    functions = [f for tree in trees for f in _functions(tree)]
+    classes = Counter(name for tree in trees for name in _classes(tree))
     folders = [path.rpartition("/")[0] for path in sources]
     return Size(
         files=len(sources),
@@ -62,8 +64,8 @@ def size_of(sources: dict[str, str]) -> Size:
         lines=sum(text.count("\n") for text in sources.values()),
         long_functions=sum(_lines(f) > MAX_LINES for f in functions),
         wide_functions=sum(_parameters(f) > MAX_PARAMETERS for f in functions),
-        private_constants=sum(len(list(_constants(ast.parse(text)))) for text in sources.values()),
-        doubled_classes=sum(n > 1 for n in Counter(_classes(sources)).values()),
+        private_constants=sum(len(list(_constants(tree))) for tree in trees),
+        doubled_classes=sum(count > 1 for count in classes.values()),
     )
 
 
@@ -92,11 +94,8 @@ def _constants(tree: ast.Module) -> Iterator[str]:
                     yield name.id
 
 
-def _classes(sources: dict[str, str]) -> Iterator[str]:
-    for text in sources.values():
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ClassDef):
-                yield node.name
+def _classes(tree: ast.Module) -> Iterator[str]:
+    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def working_tree() -> dict[str, str]:

@@ -55,8 +55,8 @@ void* load() {
     const char* name = std::getenv("PLANNER_TEST_NVRTC");
     return name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
   }
-  int version =
-      0;  // 13020 of 13.2; what is newer than the driver makes images that it does not load
+  // 13020 of 13.2; what is newer than the driver makes images that it does not load
+  int version = 0;
   if (driver().driver_version(&version)) return nullptr;
   for (int major : kMajors) {
     if (major * 1000 > version) continue;
@@ -80,10 +80,8 @@ struct Nvrtc {
     if (!library && missing.empty())
       missing =
           "CUDA's compiler libnvrtc.so.13 or .12 was not found, or is newer than the driver: "
-          "install "
-          "the package nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for CUDA 12) beside "
-          "onnxruntime-gpu, "
-          "or plan without --fuse";
+          "install the package nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for CUDA 12) beside "
+          "onnxruntime-gpu, or plan without --fuse";
     if (!library) return;
 #define PLANNER_NVRTC_FIND(symbol, member, result, arguments)              \
   member = reinterpret_cast<result(*) arguments>(dlsym(library, #symbol)); \

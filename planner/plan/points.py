@@ -111,8 +111,10 @@ def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
     for point, bound in zip(ascending, reversed(bounds), strict=True):
         fitting = [plan for plan in plans if plan.peak_bytes <= point.capacity_bytes]
         plan = min(fitting, key=lambda p: (p.time_us, p.peak_bytes), default=None)
-        bound = bound if plan is None else min(bound, plan.time_us)
-        own = bound if plan is None else max(bound, _in_order(plan, point, ascending, plans))
+        own = bound
+        if plan is not None:
+            bound = min(bound, plan.time_us)
+            own = max(bound, _in_order(plan, point, ascending, plans))
         best.append(replace(point, plan=plan, bound_us=bound, order_bound_us=own))
     return tuple(best)
 

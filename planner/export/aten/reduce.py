@@ -51,7 +51,7 @@ _NARROW = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16})
 
 def _extreme(kind: str) -> Rule:
     def rule(low: Lowering, x: fx.Node, axes: Sequence[int] = (), keep: bool = False) -> Result:
-        """NaN where an element is: ONNX Runtime's kernels lose it, a sum of what is small does not."""
+        """NaN where an element is."""
         rank, value = rank_of(x), low.operand(x, low.dtype)  # its type may be narrower
         each = normalize(axes or range(rank), rank)
         if low.dtype in _NARROW:
@@ -61,9 +61,8 @@ def _extreme(kind: str) -> Rule:
         found = low.reduce(kind, value, each, keep=keep, tag="found")
         if not low.dtype.is_floating_point or not each:
             return found
-        small = low.op("Clip", value, low.scalar(-1), low.scalar(1), tag="small")
-        total = low.reduce("Sum", small, each, keep=keep, tag="total")
-        return low.op("Add", found, low.op("Mul", total, low.scalar(0), tag="zero_or_nan"))
+        total = low.reduce("Sum", small(low, value), each, keep=keep, tag="total")
+        return with_nan(low, found, total)
 
     return rule
 
@@ -111,6 +110,20 @@ def _place(
     elif dtype.is_floating_point:
         value = nan_as(low, value, dtype, -math.inf if op_type == "ArgMin" else math.inf)
     return low.op(op_type, value, tag="where", axis=axis, keepdims=int(keep))
+
+
+def small(low: Lowering, value: Value, tag: str = "small") -> Value:
+    """Bring numbers within -1 and 1, so that their sum is finite; NaN stays."""
+    return low.op("Clip", value, low.scalar(-1), low.scalar(1), tag=tag)
+
+
+def with_nan(low: Lowering, extremes: Value, total: Value) -> Value:
+    """Put NaN back, which ONNX Runtime's kernels lose in an extreme.
+
+    Args:
+        total: sums of the `small` elements of which those are the extremes: a sum keeps NaN.
+    """
+    return low.op("Add", extremes, low.op("Mul", total, low.scalar(0), tag="zero_or_nan"))
 
 
 def nan_as(low: Lowering, value: Value, dtype: torch.dtype, number: float) -> Value:

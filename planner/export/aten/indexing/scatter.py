@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from planner.export.aten.reduce import small, with_nan
 from planner.export.aten.registry import Lowering, Result, lowers, shape_of
 from planner.export.write.emit import Value
 
@@ -46,13 +47,8 @@ def scatter_reduce(
         return low.op("Div", found, low.op("Max", counts, low.scalar(1), tag="divisors"))
     if kind not in ("amax", "amin") or not low.dtype.is_floating_point:
         return found
-    # NaN, which ONNX Runtime's kernel loses, and a sum of what is small does not
-    small = [
-        low.op("Clip", value, low.scalar(-1), low.scalar(1), tag=f"small_{tag}")
-        for value, tag in ((start, "start"), (added, "added"))
-    ]
-    total = scattered(small[0], small[1], "add", "total")
-    return low.op("Add", found, low.op("Mul", total, low.scalar(0), tag="zero_or_nan"))
+    bounded = small(low, start, "small_start"), small(low, added, "small_added")
+    return with_nan(low, found, scattered(*bounded, "add", "total"))
 
 
 def _neutral(low: Lowering, kind: str) -> Value:

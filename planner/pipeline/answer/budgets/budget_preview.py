@@ -190,9 +190,8 @@ class PreviewBeside:
         written = Written(
             base_us=frontier.base_us, schedule_us=point.plan.time_us + views_us, step_us=step_us
         )
-        most_us = (
-            question.way.most_bound_us
-        )  # nothing is impossible where more may live on the host
+        # nothing is impossible where more may live on the host
+        most_us = question.way.most_bound_us
         points = [written.of(p) for p in frontier.points]
         points = [replace(p, bound_us=min(p.bound_us, most_us)) for p in points]
         return BudgetPreview(
