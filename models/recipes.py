@@ -15,6 +15,7 @@ from models.nets import (
     MLP,
     BERTClassifier,
     DenseNet,
+    Llama,
     Translator,
     UNet,
     UNet3d,
@@ -168,6 +169,16 @@ def _gpt(size: Size) -> Step:
     return Step(module=module, inputs=inputs, loss=language_loss)
 
 
+def _llama(size: Size) -> Step:
+    module = Llama(
+        vocabulary=size.vocabulary, width=size.width, heads=size.heads, layers=size.layers
+    )
+    inputs = {
+        name: _labels(size.vocabulary, size.batch, size.seq) for name in ("tokens", "targets")
+    }
+    return Step(module=module, inputs=inputs, loss=language_loss)
+
+
 def _bert(size: Size) -> Step:
     module = BERTClassifier(
         vocabulary=size.vocabulary,
@@ -259,6 +270,12 @@ RECIPES: dict[str, Recipe] = {
         make=_gpt,
         default=Size(batch=8, seq=1024, width=1024, layers=24, heads=16, vocabulary=50257),
         free=_TOKENS,
+    ),
+    "llama": Recipe(
+        summary="Llama-like decoder of about 90 M parameters",
+        make=_llama,
+        default=Size(batch=2, seq=256, width=640, layers=16, heads=10, vocabulary=8192),
+        free=_TOKENS - {"dropout"},
     ),
     "bert": Recipe(
         summary="BERT-base with a classification head",

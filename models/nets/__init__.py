@@ -1,6 +1,7 @@
 """The networks, as plain PyTorch modules: no loss, no training loop, no exporter in sight."""
 
 from models.nets.densenet import DenseNet
+from models.nets.llama import Llama
 from models.nets.mlp import MLP
 from models.nets.resnet import ResNet, resnet18, resnet50
 from models.nets.transformer import GPT, BERTClassifier, ViT
@@ -14,6 +15,7 @@ __all__ = [
     "MLP",
     "BERTClassifier",
     "DenseNet",
+    "Llama",
     "ResNet",
     "Translator",
     "UNet",

@@ -45,6 +45,7 @@ NETWORKS: Mapping[str, Network] = {
         recipe="bert",
         sizes={"batch": 16, "seq": 128, "width": 512, "layers": 6, "heads": 8, "vocabulary": 8192},
     ),
+    "llama": Network(title="Llama-like, 16 layers of 640, 2×256 tokens", recipe="llama"),
     "resnet50": Network(
         title="ResNet-50, 16×3×128×128",
         recipe="resnet50",

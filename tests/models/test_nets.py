@@ -23,6 +23,7 @@ from models.nets import (
     MLP,
     BERTClassifier,
     DenseNet,
+    Llama,
     UNet,
     UNet3d,
     WideResNet,
@@ -45,6 +46,7 @@ SMALL = {
     "unet": {"batch": 2, "width": 4, "layers": 2, "image_size": 32},
     "gpt2": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
     "gpt2-medium": {"batch": 1, "seq": 8, "width": 16, "layers": 1, "heads": 1, "vocabulary": 9},
+    "llama": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
     "bert": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
     "translator": {"batch": 2, "seq": 8, "width": 32, "layers": 2, "heads": 2, "vocabulary": 50},
     "vit": {"batch": 2, "image_size": 32, "width": 16, "layers": 1, "heads": 2, "classes": 10},
@@ -116,6 +118,11 @@ def tiny_gpt(*, fused: bool = False) -> Step:
     return Step(module=module, inputs=tokens(2, 16, each=True), loss=language_loss)
 
 
+def tiny_llama() -> Step:
+    module = Llama(vocabulary=100, width=32, heads=2, layers=2)
+    return Step(module=module, inputs=tokens(2, 16, each=True), loss=language_loss)
+
+
 def tiny_bert(*, fused: bool = False) -> Step:
     module = BERTClassifier(vocabulary=100, positions=20, width=32, heads=2, layers=2, fused=fused)
     return Step(module=module, inputs=tokens(2, 16, each=False), loss=F.cross_entropy)
@@ -132,6 +139,7 @@ SMOOTH_STEPS: dict[str, Callable[[], Step]] = {
     "unet, volumes": tiny_unet3d,
     "gpt": tiny_gpt,
     "gpt, fused attention": lambda: tiny_gpt(fused=True),
+    "llama": tiny_llama,
     "bert": tiny_bert,
     "bert, fused attention": lambda: tiny_bert(fused=True),
 }
