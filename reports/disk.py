@@ -29,14 +29,15 @@ from planner.files.structuring import fields_of
 from planner.pipeline.record.rebuild import prepared_for, rebuild
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.options import Opening, stop_spinning
+from planner.runtime.profile import create_session
 from planner.runtime.swapping import LINK_MBPS
 from planner.simulate.simulate import simulate
 from planner.units import format_bytes
-from reports.overlap import THREADS, profiled
 
 RESULT = Path(__file__).with_suffix(".json")
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 STEPS, MBPS = 50, 300
+THREADS, RUNS = 1, 15
 _ABOVE = 1.03  # times the least budget that has a plan: the next search may find less
 
 Row = dict[str, Any]
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
     """The row of one model at a share of its peak."""
-    profile = profiled(model, folder)
+    profile = _profiled(model, folder)
     done = _planned(model, percent, folder, profile, disk)
     plan, check = done.plan, done.verification
     assert done.output_path is not None and plan.disk is not None
@@ -81,6 +82,16 @@ def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
         "disk": fields_of(plan.disk) | {"folder": ""},
         "predicted": {"own": cost.time_us / base_us, "throttled": throttled_us / base_us},
     } | _steps(model, done.output_path, disk)
+
+
+def _profiled(model: Path, folder: Path) -> Path:
+    """A profile of some runs of the original."""
+    options = Opening(threads=THREADS).options(profile_prefix=folder / "profile")
+    session = create_session(model, options)
+    feeds, _ = make_inputs(model)
+    for _ in range(RUNS):
+        session.run(None, feeds)
+    return Path(session.end_profiling())
 
 
 def _planned(

@@ -1,4 +1,4 @@
-"""The operators that `reports/ort_facts.py` measures, one case each.
+"""The operators that `reports/ort_facts.md` has measured, one case each.
 
 Shapes are such that an output has the shape of an input wherever the operator allows it: a kernel
 that could write in place is given the chance to.
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.ort_probe import Array, Case
+from tests.graph.ort_probe import Array, Case
 
 ROWS, COLUMNS = 128, 192
 _RANDOM = np.random.default_rng(0)

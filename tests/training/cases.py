@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.ort_probe import Array, Case
+from tests.graph.ort_probe import Array, Case
 
 ROWS, COLUMNS = 128, 192
 _RANDOM = np.random.default_rng(0)

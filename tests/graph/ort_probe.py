@@ -28,7 +28,7 @@ from planner.runtime.memory.arena import RESERVED_LIMIT
 from planner.runtime.memory.bfc import round_up
 from planner.runtime.options import session_options
 from planner.runtime.profile import NodeEvent, create_session, read_profile, run_session
-from reports.least_arena import least_arenas
+from tests.graph.least_arena import least_arenas
 
 Array = npt.NDArray[Any]
 _COARSE_BYTES = 2048  # enough to tell whether a buffer of several KiB is there

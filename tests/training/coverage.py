@@ -4,7 +4,7 @@ shape     the operator has a shape rule
 flops     its arithmetic is known (`planner.cost.work`)
 effect    it is known whether it may run twice: ONNX's own operators are functions of their inputs,
           but for those that `planner.graph.rules` names; of com.microsoft's each must be named
-in place  its kernel's buffers were measured (`reports.ort_cases`, `reports.training.cases`), or
+in place  its kernel's buffers were measured (`tests.graph.ort_cases`, `tests.training.cases`), or
           follow from its definition
 """
 
@@ -23,8 +23,8 @@ from planner.cost.work import has_rule
 from planner.graph import rules
 from planner.graph.effects import effect_of
 from planner.onnxio import shape_rules
-from reports.ort_cases import cases as stock_cases
-from reports.training.cases import cases as training_cases
+from tests.graph.ort_cases import cases as stock_cases
+from tests.training.cases import cases as training_cases
 
 Key = tuple[str, str, int]
 """Domain, operator, version of its operator set."""

@@ -1,6 +1,6 @@
 """Run every case of `cases` in the installed build and print, as JSON, what its kernel did.
 
-    .venv-training/bin/python -m reports.training.kernels
+    .venv-training/bin/python -m tests.training.kernels
 
 For each: shapes, and those that planner infers; buffers shared, workspace, and what planner expects;
 inputs that it wrote over; whether a second run on the same inputs gave the same bytes.
@@ -22,8 +22,8 @@ from planner.onnxio.load import ValueType, inferred_types
 from planner.runtime.memory.workspace import workspace
 from planner.runtime.options import session_options
 from planner.runtime.profile import create_session, run_session
-from reports.ort_probe import Array, Case, measure_under_caps, single_model
-from reports.training.cases import cases
+from tests.graph.ort_probe import Array, Case, measure_under_caps, single_model
+from tests.training.cases import cases
 
 ROUNDING = 256
 
