@@ -46,13 +46,13 @@ def catalogue() -> tuple[dict[str, Make], list[str]]:
             missing.append(package)
         else:
             found |= part()
-    from reports.networks.equations import GENERATED_AND_SOLVED
-    from reports.networks.layers import LAYERS
-    from reports.networks.losses import LOSSES
-    from reports.networks.more import more
-    from reports.networks.own import OWN
-    from reports.networks.unseen import unseen
-    from reports.networks.written import SEQUENCES_AND_GRAPHS
+    from models.networks.equations import GENERATED_AND_SOLVED
+    from models.networks.layers import LAYERS
+    from models.networks.losses import LOSSES
+    from models.networks.more import more
+    from models.networks.own import OWN
+    from models.networks.unseen import unseen
+    from models.networks.written import SEQUENCES_AND_GRAPHS
 
     by_hand = SEQUENCES_AND_GRAPHS | GENERATED_AND_SOLVED | LAYERS | LOSSES
     return found | OWN | unseen() | by_hand | more(), missing

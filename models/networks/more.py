@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reports.networks.catalogue import Make, Step, images, load_torchvision
-from reports.networks.unseen import EXPERTS, PAIR, SHARED, TEXT, VISION, WORDS, built
+from models.networks.catalogue import Make, Step, images, load_torchvision
+from models.networks.unseen import EXPERTS, PAIR, SHARED, TEXT, VISION, WORDS, built
 
 _TIMM = {
     "pit_ti_224": 224, "coat_lite_tiny": 224, "mvitv2_tiny": 224, "tnt_s_legacy_patch16_224": 224,

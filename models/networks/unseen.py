@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reports.networks.catalogue import Make, Step, images, load_torchvision
+from models.networks.catalogue import Make, Step, images, load_torchvision
 
 WORDS = 99
 TEXT = {

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from reports.networks.catalogue import Make, Step, images
-from reports.networks.written import Formula, itself, mlp
+from models.networks.catalogue import Make, Step, images
+from models.networks.written import Formula, itself, mlp
 
 # -- generative --------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Forward ONNX files, differentiated and planned: `python -m reports.files.forward [WORD...]`.
+"""Forward ONNX files, differentiated and planned: `python -m tests.files.forward [WORD...]`.
 
     pip install "onnx-planner[models,onnxsim]" torchvision timm
-    python -m reports.files.forward               every model; with words, those with one in the name
+    python -m tests.files.forward               every model; with words, those with one in the name
 
 Each module is written by `torch.onnx.export` for inference, made a training graph of by
 `planner.differentiate` (mean square; gradients), and planned within 60% of its peak of live bytes (90%,
@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from planner import differentiate
 from planner.errors import PlannerError
 from reports.cells import plain, short
-from reports.files.measure import gained
+from tests.files.measure import gained
 
-FOLDER = Path(__file__).parents[1]
+FOLDER = Path(__file__).parents[2] / "reports"
 RESULT, PAGE = FOLDER / "forward.json", FOLDER / "forward.md"
 MIB = 2**20
 BATCH = 4
@@ -178,7 +178,7 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     lines = [
         "# Training graphs from forward files",
         "",
-        f"onnxruntime {ort.__version__}, CPU; written by `python -m reports.files.forward`, "
+        f"onnxruntime {ort.__version__}, CPU; written by `python -m tests.files.forward`, "
         f"{time_limit_s:g} s for each plan. Models as `torch.onnx.export` writes them for inference; "
         f"batches of {BATCH}; loss (mean square) and gradients, compared with differences of the loss.",
         "",
@@ -220,7 +220,7 @@ def _line(row: Row) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.files.forward", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.files.forward", description=__doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
     options = parser.parse_args(arguments)

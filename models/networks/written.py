@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reports.networks.catalogue import Make, Step
+from models.networks.catalogue import Make, Step
 
 
 class Formula(nn.Module):

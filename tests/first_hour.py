@@ -1,4 +1,4 @@
-"""The tutorial, done as a newcomer would: `python -m reports.first_hour` writes `first_hour.md`.
+"""The tutorial, done as a newcomer would: `python -m tests.first_hour` writes `reports/first_hour.md`.
 
 A fresh environment in a fresh folder, every file and command of `docs/tutorial.md`, in its order: some
 minutes, fetching PyTorch included. `tests/test_first_hour.py` does so in the environment that is there.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-PAGE = Path(__file__).with_suffix(".md")
+PAGE = ROOT / "reports" / "first_hour.md"
 SET_UP = ("python3 -m venv", "pip install")
 """How the commands begin that make an environment."""
 LIMIT_S = 1800
@@ -136,7 +136,7 @@ def report(done: list[Done], folder: str) -> str:
     lines = [
         "# The first hour",
         "",
-        "Written by `python -m reports.first_hour`: what `docs/tutorial.md` says, in a fresh folder and",
+        "Written by `python -m tests.first_hour`: what `docs/tutorial.md` says, in a fresh folder and",
         f"environment, Python {platform.python_version()}, {os.cpu_count()} cores:",
         f"{len(done)} commands in {total / 60:.1f} minutes, fetching included.",
         "",
@@ -154,7 +154,7 @@ def report(done: list[Done], folder: str) -> str:
 
 def main() -> int:
     """Do the tutorial afresh; status 1 where a command fails or prints something else."""
-    parser = argparse.ArgumentParser(prog="python -m reports.first_hour", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.first_hour", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     output = parser.parse_args().output
     page = TUTORIAL.read_text(encoding="utf-8")

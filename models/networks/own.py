@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reports.networks.catalogue import Make, Step, images
+from models.networks.catalogue import Make, Step, images
 
 
 class _Block(nn.Module):

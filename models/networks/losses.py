@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reports.networks.catalogue import Make, Step, images
-from reports.networks.written import Formula, itself, labels, mlp
+from models.networks.catalogue import Make, Step, images
+from models.networks.written import Formula, itself, labels, mlp
 
 
 def _pairs(net: Any, one: Tensor, other: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""ONNX files that others made: `python -m reports.files [WORD...]`.
+"""ONNX files that others made: `python -m tests.files [WORD...]`.
 
-    python -m reports.files                 every model of the onnx package, and of eleven wheels
-    python -m reports.files onnx silero     those with one of these words in the name
-    python -m reports.files --page-only     the page alone, from what was measured
+    python -m tests.files                 every model of the onnx package, and of eleven wheels
+    python -m tests.files onnx silero     those with one of these words in the name
+    python -m tests.files --page-only     the page alone, from what was measured
 
 Each is planned for the CPU, within 60% of its peak of live bytes (90%, or what the error names, where
 there is no plan within that), written, and verified on ONNX Runtime, in a process of its own. Open dims
@@ -26,7 +26,7 @@ from typing import Any
 
 from reports.cells import plain, short
 
-FOLDER = Path(__file__).parents[1]
+FOLDER = Path(__file__).parents[2] / "reports"
 RESULT, PAGE = FOLDER / "files.json", FOLDER / "files.md"
 MIB = 2**20
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
     assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.files", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="tests.files", description=__doc__.split("\n")[0])
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=3.0, help="seconds for each plan")
     parser.add_argument("--folder", type=Path, help="keeps what is downloaded")
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measure(rows: dict[str, Row], words: Sequence[str], folder: Path, limit_s: float) -> None:
-    from reports.files.sources import of_onnx, of_wheels
+    from tests.files.sources import of_onnx, of_wheels
 
     for file in (*of_onnx(), *of_wheels(folder)):
         if not words or any(word in file.name for word in words):
@@ -60,7 +60,7 @@ def _measure(rows: dict[str, Row], words: Sequence[str], folder: Path, limit_s: 
 
 def _apart(name: str, path: Path, limit_s: float) -> Row:
     """The row of a file, in a process that goes with it."""
-    from reports.files.measure import row_of
+    from tests.files.measure import row_of
 
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
@@ -74,7 +74,7 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
     import onnx
     import onnxruntime
 
-    from reports.files.measure import SIZES
+    from tests.files.measure import SIZES
 
     run = [row for row in rows if row["outcome"] != "not loaded"]
     old = [row for row in run if row.get("brought_up")]
@@ -86,7 +86,7 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
         "# Files of others",
         "",
         f"onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__}, CPU; written by "
-        f"`python -m reports.files`, {limit_s:g} s for each plan.",
+        f"`python -m tests.files`, {limit_s:g} s for each plan.",
         "",
         f"Of {len(rows)} files ONNX Runtime loads {len(run)}, {len(old)} of them once they are brought "
         "up to operator set 17 (`onnx.version_converter`), as the error says. Open dims have the sizes "
