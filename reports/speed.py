@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.reliability import training_graphs
+from models import drawn
 
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).with_name("speed.json")
@@ -39,7 +39,7 @@ ZOO = ROOT / "models" / "zoo"
 BUDGET = "70%"
 RUNS = 3
 CHAINS = (1_000, 4_000, 11_000)
-"""Nodes of the chains, about: `reports.reliability.training_graphs` makes a fifth more of them."""
+"""Nodes of the chains, about: `models.drawn` makes a fifth more of them."""
 
 STAGES = {
     "load": ("loading",),
@@ -188,7 +188,7 @@ def chains(folder: Path, sizes: Sequence[int]) -> list[Path]:
     """Chains of about so many nodes, written to a folder."""
     paths = [folder / f"chain_{size}.onnx" for size in sizes]
     for size, path in zip(sizes, paths, strict=True):
-        training_graphs.save("chain", size, path)
+        drawn.save("chain", size, path)
     return paths
 
 

@@ -15,8 +15,8 @@ from onnx import helper as h
 from onnx import numpy_helper
 
 from planner.cli.main import main
-from reports.reliability.graphs import SIDE, diamond, info, node, proto, save
 from tests.process import started
+from tests.reliability.graphs import SIDE, diamond, info, node, proto, save
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 OK, INTERNAL, USAGE, MODEL, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 4, 130

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.first_hour import TUTORIAL, Command, Done, run_all, steps_of
+from tests.first_hour import TUTORIAL, Command, Done, run_all, steps_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = TUTORIAL.read_text(encoding="utf-8")

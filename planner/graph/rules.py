@@ -1,8 +1,8 @@
 """What ONNX Runtime does with each operator's buffers.
 
 Three questions per operator, which `planner.graph.operators` answers for onnxruntime 1.31 and
-onnxruntime-training 1.19.2 on the CPU. They are measured: `reports/ort_facts.py` runs every operator that
-shares a buffer (and those that share nothing) and reads ONNX Runtime's memory events;
+onnxruntime-training 1.19.2 on the CPU. They are measured: `reports/ort_facts.md` has every operator that
+shares a buffer (and those that share nothing), by ONNX Runtime's memory events;
 `tests/graph/test_rules.py` measures a sample again, `tests/training/test_kernels.py` the operators of the
 training build, under hard caps.
 

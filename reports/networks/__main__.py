@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="only what has no row yet, or one that says nothing of plain sessions",
     )
     options = parser.parse_args(arguments)
-    from reports.networks.catalogue import catalogue
+    from models.networks.catalogue import catalogue
 
     networks, missing = catalogue()
     rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
@@ -86,8 +86,8 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     import onnxruntime
     import torch
 
+    from models.networks.unseen import unseen
     from reports.networks.measure import NEAR
-    from reports.networks.unseen import unseen
     from reports.planned import BUDGETS
     from reports.session import over_and_off
 
@@ -120,7 +120,7 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         f"is held is predicted {off}. In {len(live)} more the budget bounds live bytes alone, as their "
         "outcomes say: less than 256 KiB comes and goes, or kernels pack constant weights.",
         "",
-        f"{len(late)} of them were tried once the exporter stood (`reports/networks/unseen.py`): "
+        f"{len(late)} of them were tried once the exporter stood (`models/networks/unseen.py`): "
         f"{sum(row in right for row in late)} export with autograd's numbers, "
         f"{sum(row in same for row in late)} are planned and verified bit for bit.",
         "",

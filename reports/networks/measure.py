@@ -18,9 +18,9 @@ import onnxruntime as ort
 import torch
 from torch import Tensor, nn
 
+from models.networks.catalogue import Step, catalogue
 from planner.errors import PlannerError
 from planner.export.training import ExportedGraph, export_training_graph
-from reports.networks.catalogue import Step, catalogue
 from reports.planned import planned
 
 NEAR = 1e-3

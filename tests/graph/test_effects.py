@@ -14,8 +14,8 @@ from planner.graph.reasons import why_once
 from planner.graph.rules import written_inputs
 from planner.runtime.options import session_options
 from planner.runtime.profile import run_session
-from reports.ort_cases import cases
-from reports.ort_probe import Case, single_model
+from tests.graph.ort_cases import cases
+from tests.graph.ort_probe import Case, single_model
 
 NOT_RANDOM = {("", "AffineGrid")}
 """onnx calls it non-deterministic for the `If` in its body, whose condition is a constant."""

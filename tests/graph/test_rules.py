@@ -17,7 +17,7 @@ from planner.graph.rules import (
 )
 from planner.runtime.options import session_options
 from planner.runtime.profile import create_session, run_session
-from reports.ort_probe import Case, measure
+from tests.graph.ort_probe import Case, measure
 
 X = np.random.default_rng(0).random((64, 48), dtype=np.float32) + np.float32(0.5)
 ROWS = np.tile(np.arange(64)[:, None], (1, 48))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.onnxio.metadata import read_metadata
-from reports.reliability.graphs import diamond, proto
+from tests.reliability.graphs import diamond, proto
 
 TEXTS = st.text(max_size=200)
 

@@ -10,7 +10,7 @@ import pytest
 from planner.errors import UsageError
 from planner.running.asked import Asked
 from planner.running.opening import Opener, Wanted
-from reports.reliability.graphs import diamond, proto, save
+from tests.reliability.graphs import diamond, proto, save
 
 
 @pytest.fixture

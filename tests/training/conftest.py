@@ -44,8 +44,8 @@ def training_run(training_python: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def kernel_facts(training_run: Run) -> list[dict[str, Any]]:
-    """What `reports.training.kernels` measured."""
-    found = training_run("-m", "reports.training.kernels", timeout_s=600)
+    """What `tests.training.kernels` measured."""
+    found = training_run("-m", "tests.training.kernels", timeout_s=600)
     return json.loads(found.stdout.splitlines()[-1])
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from reports.training.coverage import covered
 from tests.training.conftest import Run
+from tests.training.coverage import covered
 
 
 def test_every_operator_of_the_artifacts_is_covered(training_run: Run) -> None:
-    done = training_run("-m", "reports.training.coverage")
+    done = training_run("-m", "tests.training.coverage")
     found = json.loads(done.stdout.splitlines()[-1])
     keys = {(d, op, v) for graph in found.values() for d, op, v in graph}
     names = {op for _, op, _ in keys}

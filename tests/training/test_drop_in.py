@@ -15,7 +15,7 @@ from tests.training.conftest import ROOT, Run
 
 SCRIPT = ROOT / "models" / "scripts" / "train_artifacts.py"
 TASKS = {"resnet18": ("images", 32), "gpt": ("each", 16)}
-"""Task and batch; `reports.training` runs 100 steps of these and two more."""
+"""Task and batch; `reports/training.md` has 100 steps of these and two more."""
 
 STEPS = 20
 UNTOUCHED = ("checkpoint", "eval_model.onnx", "optimizer_model.onnx")

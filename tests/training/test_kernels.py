@@ -9,7 +9,7 @@ import pytest
 from planner.cost.work import has_rule
 from planner.graph import rules
 from planner.graph.effects import Effect, effect_of
-from reports.training.cases import cases
+from tests.training.cases import cases
 
 CASES = [(i, case.op_type, note) for i, (note, case) in enumerate(cases())]
 IDS = [f"{op} {note}".strip() for _, op, note in CASES]

@@ -1,7 +1,7 @@
 """Temporary bytes of ONNX Runtime's CPU kernels, in the arena while the kernel runs.
 
 Not visible in a node's memory event (it is read after the kernel has returned), but the arena holds
-it, and a hard cap feels it. Measured by `reports/ort_facts.py`, and node by node by ONNX Runtime itself
+it, and a hard cap feels it. Measured (`reports/ort_facts.md`), and node by node by ONNX Runtime itself
 (`session.collect_node_memory_stats_to_file`, tests/runtime/test_workspace.py); the formulas and their
 sources:
 

@@ -1,7 +1,7 @@
 """The ways to write a convolution's gradients, and which one is taken for which shapes.
 
-A convolution moves a kernel over a large image and makes a small one. `reports/conv_gradients.py`
-measures the forms here, and others that lost, over the layers of common networks; the choice is by
+A convolution moves a kernel over a large image and makes a small one. `reports/conv_gradients.md`
+has the forms here measured, and others that lost, over the layers of common networks; the choice is by
 static shape.
 
 The kernel's gradient is a sum over batch and space for each place in the kernel: one matrix product

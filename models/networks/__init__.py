@@ -1,0 +1,1 @@
+"""Networks that people train, built small: of packages and as people write them by hand (`catalogue`)."""

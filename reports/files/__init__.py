@@ -1,1 +1,0 @@
-"""ONNX files that others made: what of them is planned (`python -m reports.files`)."""

@@ -1,1 +1,0 @@
-"""How planner does on onnxruntime-training's artifacts: `python -m reports.training`."""

@@ -1,0 +1,1 @@
+"""ONNX files that others made: what of them is planned (`python -m tests.files`)."""
