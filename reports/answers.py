@@ -1,31 +1,41 @@
-"""How good a plan is after how long, and whether it is the same plan again: `python -m reports.answers`.
+"""One answer, at once, and the same each time: `python -m reports.answers [PART ...]`.
 
-    python -m reports.answers                  the samples of models/zoo
-    python -m reports.answers --graphs DIR     the larger graphs of that folder, too
+    python -m reports.answers                        all parts, on the samples of models/zoo
+    python -m reports.answers --graphs DIR           the larger graphs of that folder, too
+    python -m reports.answers quality again limits   these parts
 
-Plans are made with `--reproducible`: time limits count work in place of seconds (`planner.clock`), so
-that the table is the same on any machine, however busy. Nothing is verified. At the last limit each plan
-is made twice, and the second time the files must be the same, to the byte. Writes `answers.json` and
-`answers.md` in this folder, a row at a time.
+`quality`: plans after more and more time, made with `--reproducible`, whose time limits count work in
+place of seconds (`planner.clock`): the table is the same on any machine, however busy. `again`: the
+same command twenty times, while every core is kept busy. `limits`: chains of up to 100,000 nodes, in
+seconds of the clock on the wall. Nothing is verified. Writes `answers.json` and `answers.md` in this
+folder, a row at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from models import drawn
 from planner import optimize
 from planner.errors import InfeasibleBudgetError
 
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "models" / "zoo"
 RESULT, PAGE = FOLDER / "answers.json", FOLDER / "answers.md"
-LIMITS_S = (2, 4, 8, 16)
+LIMITS_S = (2, 4, 8, 16, 32, 60, 120)
 CARD = {"device": "cuda", "hardware": "rtx-4090"}
 SAMPLES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("mlp_adamw", "75%", {}),
@@ -39,6 +49,16 @@ LARGE: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("gpt2_small", "40%", {}),
     ("gpt2_medium_b8x1024", "16GB", CARD),
 )
+AGAIN, AGAIN_LIMIT_S = 20, 4
+"""How often the same is asked, and the time limit of each."""
+
+CHAINS = (1_000, 4_000, 13_000, 40_000, 100_000)
+"""Nodes of the chains, about."""
+
+CHAIN_LIMIT_S = 60
+_PLAN = re.compile(r"^planner: ([\d.]+) s: solving: [+-]")
+"""A line of `-v` that tells of a plan."""
+
 Row = dict[str, Any]
 
 
@@ -60,70 +80,192 @@ def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple
     return result.plan.planned.time_us / result.plan.baseline.time_us, digest
 
 
-def row_of(model: Path, budget: str, how: dict[str, Any]) -> Row:
+def quality_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
     """One model at one budget, over all limits."""
     taken: dict[str, float | None] = {}
-    digest = ""
     for limit_s in LIMITS_S:
         try:
-            taken[str(limit_s)], digest = made(model, budget, how, limit_s)
+            taken[str(limit_s)], _ = made(model, budget, how, limit_s)
         except InfeasibleBudgetError:
             taken[str(limit_s)] = None
-    same = made(model, budget, how, LIMITS_S[-1])[1] == digest
-    return {"model": model.stem, "budget": budget, **how, "taken": taken, "same": same}
+    return {"model": model.stem, "budget": budget, **how, "taken": taken}
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The table."""
-    complete = [row for row in rows if None not in row["taken"].values()]
-    off = [max(row["taken"].values()) / min(row["taken"].values()) - 1 for row in complete]
-    near = [row for row in complete if row["taken"]["4"] <= 1.05 * min(row["taken"].values())]
+def again_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
+    """The same twenty times, while every core is kept busy."""
+    with _busy():
+        digests = [made(model, budget, how, AGAIN_LIMIT_S)[1] for _ in range(AGAIN)]
+    return {"model": model.stem, "budget": budget, **how, "digests": len(set(digests))}
+
+
+@contextlib.contextmanager
+def _busy() -> Iterator[None]:
+    """Two processes a core that do nothing but count."""
+    context = multiprocessing.get_context("spawn")
+    counting = [
+        context.Process(target=_count, daemon=True) for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    for process in counting:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in counting:
+            process.kill()
+
+
+def _count() -> None:
+    number = 0
+    while True:
+        number += 1
+
+
+def limits_row(nodes: int) -> Row:
+    """A chain of so many nodes at half of its peak: how long the command took, when its first plan was
+    there, and what it came to."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "chain.onnx"
+        count = drawn.save("chain", nodes, model)
+        command = [sys.executable, "-m", "planner", "optimize", str(model), "--budget", "50%"]
+        command += [
+            "--time-limit",
+            str(CHAIN_LIMIT_S),
+            "--no-verify",
+            "-v",
+            "-o",
+            f"{folder}/planned.onnx",
+        ]
+        command += ["--plan", f"{folder}/plan.json", "--json"]
+        began = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wall_s = time.monotonic() - began
+    first = next((m for line in done.stderr.splitlines() if (m := _PLAN.match(line))), None)
+    row: Row = {"nodes": count, "wall_s": wall_s, "code": done.returncode}
+    if first is not None:
+        row["first_plan_s"] = float(first[1])
+    if done.returncode == 0:
+        row["added"] = json.loads(done.stdout)["headline"]["predicted_time_ratio"] - 1
+    return row
+
+
+def page(rows: dict[str, list[Row]]) -> str:
+    """The tables."""
     lines = [
-        "# How good a plan is after how long",
+        "# One answer, at once, and the same each time",
         "",
-        "Written by `python -m reports.answers`: predicted step over the model's own, of plans with "
-        "recompute and order alone (on the card: with residence and copies, too), by the time limit. "
-        "Limits count work, in about the seconds of one core (`--reproducible`): the table does not "
-        "depend on the machine.",
-        "",
-        f"After 4 s, {len(near)} of {len(rows)} plans are within 5% of the best that was found; over all "
-        f"limits plans differ by at most {100 * max(off, default=0.0):.1f}%. "
-        f"{sum(row['same'] for row in rows)} of {len(rows)} files and plans came out the same, to the "
-        "byte, a second time.",
-        "",
-        f"| model | budget | on | {' | '.join(f'{s} s' for s in LIMITS_S)} | the same again |",
-        f"|---|---:|---|{'---:|' * len(LIMITS_S)}---|",
-        *(_line(row) for row in rows),
+        "Written by `python -m reports.answers`.",
         "",
     ]
+    for part, show in (("quality", _quality), ("again", _again), ("limits", _limits)):
+        if rows.get(part):
+            lines += show(rows[part])
     return "\n".join(lines)
 
 
-def _line(row: Row) -> str:
+def _quality(rows: Sequence[Row]) -> list[str]:
+    complete = [row for row in rows if None not in row["taken"].values()]
+    near = [row for row in complete if row["taken"]["4"] <= 1.05 * min(row["taken"].values())]
+    monotone = [row for row in rows if _is_monotone(row["taken"])]
+    return [
+        "## How good a plan is after how long",
+        "",
+        "Predicted step over the model's own, of plans with recompute and order alone (on the card: with "
+        "residence and copies, too), by the time limit. Limits count work, in about the seconds of one "
+        "core (`--reproducible`): the table does not depend on the machine.",
+        "",
+        f"After 4 s, {len(near)} of {len(rows)} plans are within 5% of the best that was found. In "
+        f"{len(monotone)} of {len(rows)} rows no plan is dearer than one that was found in less time.",
+        "",
+        f"| model | budget | on | {' | '.join(f'{s} s' for s in LIMITS_S)} |",
+        f"|---|---:|---|{'---:|' * len(LIMITS_S)}",
+        *(_quality_line(row) for row in rows),
+        "",
+    ]
+
+
+def _is_monotone(taken: dict[str, float | None]) -> bool:
+    found = [taken[str(limit_s)] for limit_s in LIMITS_S]
+    times = [float("inf") if time is None else time for time in found]
+    return times == sorted(times, reverse=True)
+
+
+def _quality_line(row: Row) -> str:
     taken = (row["taken"][str(s)] for s in LIMITS_S)
     cells = ["none" if t is None else f"×{t:.4f}" for t in taken]
-    where = row.get("hardware", "CPU")
-    again = "yes" if row["same"] else "**no**"
-    return f"| {row['model']} | {row['budget']} | {where} | {' | '.join(cells)} | {again} |"
+    return f"| {row['model']} | {row['budget']} | {_where(row)} | {' | '.join(cells)} |"
+
+
+def _where(row: Row) -> str:
+    return row.get("hardware", "CPU")
+
+
+def _again(rows: Sequence[Row]) -> list[str]:
+    return [
+        "## The same each time",
+        "",
+        f"The same command with `--reproducible --time-limit {AGAIN_LIMIT_S}`, {AGAIN} times, while two "
+        "processes a core did nothing but count: how many different pairs of rewritten file and plan, to "
+        "the byte, came of it.",
+        "",
+        "| model | budget | on | different answers |",
+        "|---|---:|---|---:|",
+        *(f"| {r['model']} | {r['budget']} | {_where(r)} | {r['digests']} |" for r in rows),
+        "",
+    ]
+
+
+def _limits(rows: Sequence[Row]) -> list[str]:
+    return [
+        "## The limit is the limit",
+        "",
+        "Chains at half of their peak, recompute and order alone: `planner optimize --budget 50% "
+        f"--time-limit {CHAIN_LIMIT_S} --no-verify`, started anew, measured operation times and the page "
+        "included. *All* is the command from start to end; *first plan* is when the first one was found.",
+        "",
+        "| nodes | first plan, s | all, s | the plan adds |",
+        "|---:|---:|---:|---:|",
+        *(
+            f"| {r['nodes']:,} | {r.get('first_plan_s', float('nan')):.1f} | {r['wall_s']:.1f} | "
+            + (f"{100 * r['added']:.2f}% |" if "added" in r else f"exit code {r['code']} |")
+            for r in rows
+        ),
+        "",
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="reports.answers", description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="quality, again, limits")
     parser.add_argument("--graphs", type=Path, metavar="DIR")
+    parser.add_argument("--nodes", type=int, nargs="*", default=CHAINS, help="of the chains")
     options = parser.parse_args(arguments)
+    parts = options.parts or ["quality", "again", "limits"]
     asked = [(ZOO / f"{name}.onnx", budget, how) for name, budget, how in SAMPLES]
+    larger = []
     if options.graphs:
-        asked += [(options.graphs / f"{name}.onnx", budget, how) for name, budget, how in LARGE]
-    rows: list[Row] = json.loads(RESULT.read_text()) if RESULT.exists() else []
-    for model, budget, how in asked:
-        row = row_of(model, budget, how)
-        print(json.dumps(row), flush=True)
-        key = (row["model"], row["budget"])
-        rows = [known for known in rows if (known["model"], known["budget"]) != key] + [row]
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(rows), encoding="utf-8")
+        larger = [(options.graphs / f"{name}.onnx", budget, how) for name, budget, how in LARGE]
+    rows: dict[str, list[Row]] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    if "quality" in parts:
+        for question in [*asked, *larger]:
+            _note(rows, "quality", quality_row(*question))
+    if "again" in parts:
+        for question in asked:
+            _note(rows, "again", again_row(*question))
+    if "limits" in parts:
+        for nodes in options.nodes:
+            _note(rows, "limits", limits_row(nodes))
+
+
+def _note(rows: dict[str, list[Row]], part: str, row: Row) -> None:
+    """Put a row in its place, and write."""
+    print(json.dumps(row), flush=True)
+    keys = ("model", "budget", "nodes")
+    known = [r for r in rows.get(part, []) if any(r.get(k) != row.get(k) for k in keys)]
+    rows[part] = [*known, row]
+    RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
