@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner import clock
-from planner.choices import Copies, Feeds, Reside, Swap
+from planner.choices import HOST_PROFILE, Copies, Feeds, Reside, Swap
 from planner.defaults import requested
 from planner.errors import UsageError
 from planner.files.writing import FileName
@@ -43,7 +43,7 @@ def sweep(
     points: int | None = None,
     dims: Mapping[str, Sequence[int]] | None = None,
     bounds: Mapping[str, Given] | None = None,
-    hardware: str = "cpu",
+    hardware: str = HOST_PROFILE,
     profile: FileName | None = None,
     calibrate: bool | None = None,
     swap: Swap | None = None,

@@ -25,7 +25,7 @@ from planner.pipeline.answer.applying import applied
 from planner.pipeline.record.assemble import read_plan
 from planner.pipeline.record.files import Files
 from planner.results import OptimizeResult
-from planner.targets import WEBGPU
+from planner.targets.webgpu import WEBGPU
 from reports.device import MODELS, Bench
 from reports.verified import at_or_above_least
 

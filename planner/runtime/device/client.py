@@ -16,11 +16,11 @@ import numpy.typing as npt
 from planner import errors
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
-from planner.processes.children import run_child
 from planner.runtime.device.op_times import DeviceTimes, times_of
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
+from planner.targets.backend import backend_of
 
 Array = npt.NDArray[Any]
 _TIMEOUT_S = 3600.0
@@ -268,7 +268,7 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
         file.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-m", "planner.runtime.device.worker", str(file)]
         try:
-            done = _start(target, command)
+            done = backend_of(target).start(command, timeout_s=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise ModelError(
                 f"{target.title} did not answer within {_TIMEOUT_S:.0f} s: {request['do']} of "
@@ -283,12 +283,3 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
     if "error" in found:
         raise getattr(errors, found["error"], ModelError)(found["message"])
     return found
-
-
-def _start(target: Target, command: list[str]) -> subprocess.CompletedProcess[str]:
-    from planner.runtime.device.webgpu.software import device_for, start
-
-    device = device_for(target)
-    if device is not None:
-        return start(command, device, timeout_s=_TIMEOUT_S)
-    return run_child(command, timeout_s=_TIMEOUT_S)
