@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from planner.errors import PlannerError
 from planner.runtime.device.seen import Seen
 from planner.targets.backend import Backend, ByteCounter
-from planner.targets.webgpu import WEBGPU
+from planner.targets.webgpu import WEBGPU, software
 from planner.targets.webgpu.counting import DRIVER_VARIABLE, Counter
 from planner.targets.webgpu.provider import add_device, webgpu_devices, webgpu_session
-from planner.targets.webgpu.software import find_device, start
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -38,14 +37,14 @@ class WebGpu(Backend):
         webgpu_devices()
 
     def find(self) -> None:
-        find_device()
+        software.find_device()
 
     def is_hardware(self) -> bool:
-        return find_device().kind == "hardware"
+        return software.find_device().kind == "hardware"
 
     def look(self) -> Seen:
         try:
-            device = find_device()
+            device = software.find_device()
         except (PlannerError, ImportError, OSError) as error:
             return Seen(runs=False, why_not=str(error))
         if device.kind == "hardware":
@@ -56,7 +55,7 @@ class WebGpu(Backend):
     def start(
         self, command: Sequence[str], *, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        return start(command, find_device(), timeout_s=timeout_s)
+        return software.start(command, software.find_device(), timeout_s=timeout_s)
 
     def _session(
         self, model: Path, options: ort.SessionOptions, settings: Mapping[str, str]
