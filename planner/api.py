@@ -10,6 +10,7 @@ from typing import Literal
 
 from planner import clock
 from planner.choices import (
+    HOST_PROFILE,
     BudgetOf,
     CastSaved,
     Copies,
@@ -51,7 +52,7 @@ from planner.request.asking import documented
 from planner.request.bounding import Given
 from planner.results import Analysis, ModelView, OptimizeResult
 from planner.results.verification import Verification
-from planner.targets import Device, target_named
+from planner.targets import HOST, Device, target_named
 
 Progress = Callable[[str], None]
 
@@ -63,7 +64,7 @@ def analyze(
     *,
     dims: Mapping[str, int] | None = None,
     bounds: Mapping[str, Given] | None = None,
-    hardware: str = "cpu",
+    hardware: str = HOST_PROFILE,
     profile: FileName | None = None,
     calibrate: bool | None = None,
     inputs: FileName | None = None,
@@ -108,7 +109,7 @@ def optimize(
     trace_path: FileName | None = None,
     dims: Mapping[str, int] | None = None,
     bounds: Mapping[str, Given] | None = None,
-    hardware: str = "cpu",
+    hardware: str = HOST_PROFILE,
     profile: FileName | None = None,
     calibrate: bool | None = None,
     swap: Swap | None = None,
@@ -236,7 +237,7 @@ def verify(
     dims: Mapping[str, int] | None = None,
     inputs: FileName | None = None,
     seed: int = 0,
-    device: Device = "cpu",
+    device: Device = HOST.name,
     strict: bool = False,
     fast: bool = False,
     progress: Progress | None = None,
@@ -269,7 +270,7 @@ def verify(
         dims=dims or (whole_dims(the_plan) if the_plan else {}),
         ort_optimize=the_plan.ort_optimized if the_plan else asked.level != "disabled",
         bounds=bounds_of_plan(the_plan) if the_plan else (),
-        costs=Costs(hardware=the_plan.hardware if the_plan else "cpu", calibrate="never"),
+        costs=Costs(hardware=the_plan.hardware if the_plan else HOST_PROFILE, calibrate="never"),
     )
     if the_plan is not None and the_plan.micro is not None:
         return verified(request, Path(rewritten), the_plan, thorough=not fast, progress=report)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from planner import clock
 from planner.choices import Feeds
 from planner.cost.hardware import Hardware, hardware_names, load_hardware
@@ -72,30 +74,40 @@ def fit_devices(
         kept = [set_aside(found, reserve) for _, found in profiles]
         dim, sizes = _sizes(dims or {})
         finder = _finder(request, profiles, kept, dim, sizes, progress or silent)
-        asked = sizes[dim] if dim else [0]
-        ways = [fits_of(finder, device, asked) for device in finder.devices]
-        size = asked[0] if asked else 1
-        least, first = finder.least_peaks(size), finder.prepared(size)
-        called = str(dim_called(first.loaded.model, dim)) if dim else ""
-        devices = tuple(
-            device_row(d.name, d.hardware, d.budget_bytes, rows, called, least)
-            for d, rows in zip(finder.devices, ways, strict=True)
-        )
-        assumptions = (a for a in finder.assumptions(size) if not a.startswith(BOUND_SIZES))
-        return FitDocument(
-            model_sha256=first.loaded.sha256,
-            dims={name: size for name, size in first.loaded.dims.items() if name != called},
-            dim=called or None,
-            sizes=finder.sizes if dim else (),
-            devices=devices,
-            all_fit=all(device.fits for device in devices),
-            least=least,
-            sharded=sharded(first.baseline),
-            reserve=reserve,
-            seed=seed,
-            seconds=clock.now() - start,
-            assumptions=(*TERMS, *assumptions),
-        ).named(request.model)
+        found = _document(finder, dim, sizes.get(dim, [0]), reserve=reserve)
+        return msgspec.structs.replace(found, seconds=clock.now() - start).named(request.model)
+
+
+def _document(finder: Finder, dim: str, asked: Sequence[int], *, reserve: str) -> FitDocument:
+    """A row for each device; it says of no time.
+
+    Args:
+        dim: the one that has several sizes; "" where none has.
+        asked: its sizes, or one 0.
+    """
+    ways = [fits_of(finder, device, asked) for device in finder.devices]
+    size = asked[0] if asked else 1
+    least, first = finder.least_peaks(size), finder.prepared(size)
+    called = str(dim_called(first.loaded.model, dim)) if dim else ""
+    devices = tuple(
+        device_row(d.name, d.hardware, d.budget_bytes, rows, called, least)
+        for d, rows in zip(finder.devices, ways, strict=True)
+    )
+    assumptions = (a for a in finder.assumptions(size) if not a.startswith(BOUND_SIZES))
+    return FitDocument(
+        model_sha256=first.loaded.sha256,
+        dims={name: size for name, size in first.loaded.dims.items() if name != called},
+        dim=called or None,
+        sizes=finder.sizes if dim else (),
+        devices=devices,
+        all_fit=all(device.fits for device in devices),
+        least=least,
+        sharded=sharded(first.baseline),
+        reserve=reserve,
+        seed=finder.request.seed,
+        seconds=0.0,
+        assumptions=(*TERMS, *assumptions),
+    )
 
 
 def _sizes(dims: Mapping[str, Sequence[int]]) -> tuple[str, dict[str, list[int]]]:

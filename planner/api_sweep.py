@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner import clock
-from planner.choices import Copies, Feeds, Reside, Swap
+from planner.choices import HOST_PROFILE, Copies, Feeds, Reside, Swap
 from planner.defaults import requested
 from planner.errors import UsageError
 from planner.files.writing import FileName
@@ -26,7 +26,7 @@ from planner.processes.garbage import collected_seldom
 from planner.request import Request, options_of
 from planner.request.asking import documented
 from planner.request.bounding import Given
-from planner.results import Sweep
+from planner.results import Frontier, Sweep
 from planner.targets import Device
 from planner.units import parse_budget
 
@@ -43,7 +43,7 @@ def sweep(
     points: int | None = None,
     dims: Mapping[str, Sequence[int]] | None = None,
     bounds: Mapping[str, Given] | None = None,
-    hardware: str = "cpu",
+    hardware: str = HOST_PROFILE,
     profile: FileName | None = None,
     calibrate: bool | None = None,
     swap: Swap | None = None,
@@ -89,35 +89,47 @@ def sweep(
         whole = max(way.baseline_bytes for way in read.ways)
         asked = [parse_budget(text, baseline_bytes=whole) for text in budgets]
         asked = sorted(set(asked or even_budgets(read.ways, points or POINTS)))
-        solved = frontiers(
-            read.ways,
-            asked,
-            jobs=1 if reproducible else jobs,
-            ray_address=ray_address,
-            progress=report,
-        )
-        numbered = zip(read.numbers, solved, strict=True)
-        by_size = itertools.groupby(numbered, key=lambda pair: pair[0])
-        found = tuple(merged([frontier for _, frontier in ways]) for _, ways in by_size)
-        first = read.ways[0].prepared
-        several = len(sizes.get(swept, ())) > 1
-        names = (str(dim_called(first.loaded.model, swept)),) if several else first.loaded.dims
-        dim = next(iter(names), "")
-        return Sweep(
-            model_path=request.model,
-            model_sha256=first.loaded.sha256,
-            hardware=first.hardware.name,
-            cost_source=first.cost_source,
-            swap_mode=request.levers.swap,
-            copies="overlapped" if read.overlap else "serial",
-            resident=request.levers.residence,
-            seed=seed,
-            seconds=clock.now() - start,
-            dim=dim,
-            frontiers=found,
-            largest=largest(found, dim, asked) if several else (),
-            assumptions=read.assumptions,
-        )
+        jobs = 1 if reproducible else jobs
+        solved = frontiers(read.ways, asked, jobs=jobs, ray_address=ray_address, progress=report)
+        found = _found(request, read, solved, swept if len(sizes.get(swept, ())) > 1 else "", asked)
+        return replace(found, seconds=clock.now() - start)
+
+
+def _found(
+    request: Request,
+    read: _Read,
+    solved: Sequence[Frontier],
+    swept: str,
+    asked: Sequence[int],
+) -> Sweep:
+    """What was found; it says of no time.
+
+    Args:
+        solved: by way.
+        swept: the dim that has several sizes; "" where none has.
+        asked: budgets in bytes.
+    """
+    numbered = zip(read.numbers, solved, strict=True)
+    by_size = itertools.groupby(numbered, key=lambda pair: pair[0])
+    found = tuple(merged([frontier for _, frontier in ways]) for _, ways in by_size)
+    first = read.ways[0].prepared
+    names = (str(dim_called(first.loaded.model, swept)),) if swept else first.loaded.dims
+    dim = next(iter(names), "")
+    return Sweep(
+        model_path=request.model,
+        model_sha256=first.loaded.sha256,
+        hardware=first.hardware.name,
+        cost_source=first.cost_source,
+        swap_mode=request.levers.swap,
+        copies="overlapped" if read.overlap else "serial",
+        resident=request.levers.residence,
+        seed=request.seed,
+        seconds=0.0,
+        dim=dim,
+        frontiers=found,
+        largest=largest(found, dim, asked) if swept else (),
+        assumptions=read.assumptions,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+HOST_PROFILE = "cpu"
+"""The hardware profile of the machine's own processor, meant where none is named."""
+
 Swap = Literal["auto", "none", "only"]
 """Copies to the host: never, when they pay, or in place of recompute."""
 

@@ -24,7 +24,7 @@ from planner.errors import UsageError
 from planner.request import AUTO_RESERVE, Costs, Levers, Limits, Request, options_of
 from planner.request.asking import Command
 from planner.request.together import check_together
-from planner.targets import Device, target_named
+from planner.targets import HOST, Device, devices, listed, target_named
 from planner.units import format_both, format_bytes, parse_bytes, parse_percent
 
 ASIDE_BYTES = 1 << 30
@@ -155,17 +155,18 @@ def meant(
     profile = load_hardware(hardware)
     if device is None and is_written and not profile.is_host:
         raise UsageError(_which_device(profile, hardware))
-    device = target_named(device or "cpu").name
+    device = target_named(device or HOST.name).name
     if swap is None:
         asks = resident in ("auto", "host") or copies == "overlapped"
-        swap = "none" if device == "cpu" and profile.is_host and not asks else "auto"
+        is_shared = target_named(device).is_host and profile.is_host
+        swap = "none" if is_shared and not asks else "auto"
     return Meant(device=device, swap=swap, resident=resident or "auto")
 
 
 def card_of(device: Device | None, hardware: str) -> Hardware | None:
     """The device whose memory is the budget where none is given: one that a file is for, with a memory
     of its own and a profile that says how much. None where there is none."""
-    if device in (None, "cpu"):
+    if device is None or target_named(device).is_host:
         return None
     profile = load_hardware(hardware)
     return None if profile.is_host else profile
@@ -217,7 +218,8 @@ def _which_device(profile: Hardware, hardware: str) -> str:
     what = "is a GPU" if hardware in hardware_names() else "has a memory of its own"
     own = "" if hardware in hardware_names() else "; a CPU's profile says is_host = true"
     return (
-        f"{hardware} {what} ({profile.title}), and a file is made for one device: add --device cuda (or "
-        "webgpu) for a file that runs there, or --device cpu for a file for the CPU, planned with "
+        f"{hardware} {what} ({profile.title}), and a file is made for one device: add --device "
+        f"{listed(target.name for target in devices())} for a file that runs there, or --device "
+        f"{HOST.name} for a file for {HOST.title}, planned with "
         f"the times of {profile.name}{own}"
     )

@@ -10,7 +10,7 @@ what was copied from it can be copied from it again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
@@ -101,73 +101,24 @@ def formulate(
     Args:
         order: a topological order of all operations.
     """
-    duration_us, workspace_bytes = costs.duration_us, costs.workspace_bytes
-    granularity = room.granularity
     ops = tuple(op for op in order if not graph.operations[op].is_folded)
     position = {op: OpIndex(i) for i, op in enumerate(ops)}
     buffers = [t.id for t in graph.tensors if t.producer in position and t.buffer == t.id]
-    index = {buffer: TensorIndex(i) for i, buffer in enumerate(buffers)}
-    uses: dict[TensorId, set[OpIndex]] = {buffer: set() for buffer in buffers}
-    to_end: set[TensorId] = set()
-    for tensor in graph.tensors:
-        if tensor.buffer not in uses:
-            continue
-        if tensor.is_output:
-            to_end.add(tensor.buffer)
-    reads_of = {op: _read_through(graph, op) for op in ops}
-    for op_id, (read, _) in reads_of.items():
-        for buffer in read:
-            if buffer in uses:
-                uses[buffer].add(position[op_id])
-    plan_ops = []
-    for op_id in ops:
-        op = graph.operations[op_id]
-        read, parts = reads_of[op_id]
-        reads = (index.get(buffer) for buffer in read)
-        beside = sum(
-            _rounded(graph.tensors[t].bytes, granularity)
-            for part in parts
-            for t in graph.operations[part].outputs
-        )
-        writes = (index.get(t) for t in op.outputs)
-        pairs = ((index.get(graph.tensors[a].buffer), index.get(b)) for a, b in op.inplace)
-        plan_ops.append(
-            PlanOp(
-                name=op.name,
-                duration_us=duration_us[op_id] + sum(duration_us[part] for part in parts),
-                inputs=tuple(dict.fromkeys(t for t in reads if t is not None)),
-                outputs=tuple(t for t in writes if t is not None),
-                workspace_bytes=beside + (workspace_bytes[op_id] if workspace_bytes else 0),
-                recomputable=op.recomputable,
-                inplace=tuple((a, b) for a, b in pairs if a is not None and b is not None),
-            )
-        )
-    plan_tensors = []
-    for buffer in buffers:
-        tensor = graph.tensors[buffer]
-        assert tensor.producer is not None
-        readers = tuple(sorted(uses[buffer]))
-        plan_tensors.append(
-            PlanTensor(
-                name=tensor.name,
-                bytes=0 if tensor.on_host else _rounded(tensor.bytes, granularity),
-                producer=position[tensor.producer],
-                uses=readers,
-                # ONNX Runtime frees a buffer after its last reader; with no reader, never
-                to_end=buffer in to_end or tensor.on_host or not readers,
-                swappable=tensor.why_stay is None and (not allowed.overlap or has_slot(tensor)),
-                host_copy=any(graph.operations[c].op_type == TO_HOST for c in tensor.consumers),
-            )
-        )
-    persistent = sum(
-        t.bytes for t in graph.tensors if t.is_persistent and not t.on_host and t.buffer == t.id
+    build = _Builder(
+        graph=graph,
+        costs=costs,
+        granularity=room.granularity,
+        overlap=allowed.overlap,
+        position=position,
+        index={buffer: TensorIndex(i) for i, buffer in enumerate(buffers)},
+        reads={op: _read_through(graph, op) for op in ops},
     )
-    persistent += sum(t.bytes for t in graph.output_copies)
+    uses, to_end = build.uses(), {t.buffer for t in graph.tensors if t.is_output}
     problem = Problem(
         name=graph.name,
-        ops=tuple(plan_ops),
-        tensors=tuple(plan_tensors),
-        fixed_bytes=persistent + room.reserve_bytes,
+        ops=tuple(build.op(op) for op in ops),
+        tensors=tuple(build.tensor(t, uses[t], to_end=t in to_end) for t in buffers),
+        fixed_bytes=_persistent_bytes(graph) + room.reserve_bytes,
         capacity_bytes=room.capacity_bytes,
         swap_out_bytes_per_s=allowed.swap_out_bytes_per_s,
         swap_in_bytes_per_s=allowed.swap_in_bytes_per_s,
@@ -175,6 +126,74 @@ def formulate(
         overlap=allowed.overlap,
     )
     return Formulation(problem=problem, ops=ops, tensors=tuple(buffers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """A graph on the way to a problem.
+
+    Attributes:
+        position: of each operation in the base order; index: of each buffer among the problem's tensors.
+        reads: by operation, as `_read_through` gives it.
+    """
+
+    graph: TrainingGraph
+    costs: OpCosts
+    granularity: int
+    overlap: bool
+    position: Mapping[OpId, OpIndex]
+    index: Mapping[TensorId, TensorIndex]
+    reads: Mapping[OpId, tuple[tuple[TensorId, ...], tuple[OpId, ...]]]
+
+    def uses(self) -> dict[TensorId, tuple[OpIndex, ...]]:
+        """Return the readers of each buffer, in order."""
+        found: dict[TensorId, set[OpIndex]] = {buffer: set() for buffer in self.index}
+        for op, (read, _) in self.reads.items():
+            for buffer in read:
+                if buffer in found:
+                    found[buffer].add(self.position[op])
+        return {buffer: tuple(sorted(readers)) for buffer, readers in found.items()}
+
+    def op(self, op_id: OpId) -> PlanOp:
+        """Return an operation; what is made anew for it is part of its time and its workspace."""
+        graph, index, workspace_bytes = self.graph, self.index, self.costs.workspace_bytes
+        op, (read, parts) = graph.operations[op_id], self.reads[op_id]
+        made = (graph.tensors[t] for part in parts for t in graph.operations[part].outputs)
+        beside = sum(_rounded(tensor.bytes, self.granularity) for tensor in made)
+        reads = (index.get(buffer) for buffer in read)
+        writes = (index.get(t) for t in op.outputs)
+        pairs = ((index.get(graph.tensors[a].buffer), index.get(b)) for a, b in op.inplace)
+        duration_us = self.costs.duration_us
+        return PlanOp(
+            name=op.name,
+            duration_us=duration_us[op_id] + sum(duration_us[part] for part in parts),
+            inputs=tuple(dict.fromkeys(t for t in reads if t is not None)),
+            outputs=tuple(t for t in writes if t is not None),
+            workspace_bytes=beside + (workspace_bytes[op_id] if workspace_bytes else 0),
+            recomputable=op.recomputable,
+            inplace=tuple((a, b) for a, b in pairs if a is not None and b is not None),
+        )
+
+    def tensor(self, buffer: TensorId, readers: tuple[OpIndex, ...], *, to_end: bool) -> PlanTensor:
+        """Return a buffer; `to_end`: an output lies in it."""
+        graph, tensor = self.graph, self.graph.tensors[buffer]
+        assert tensor.producer is not None
+        return PlanTensor(
+            name=tensor.name,
+            bytes=0 if tensor.on_host else _rounded(tensor.bytes, self.granularity),
+            producer=self.position[tensor.producer],
+            uses=readers,
+            # ONNX Runtime frees a buffer after its last reader; with no reader, never
+            to_end=to_end or tensor.on_host or not readers,
+            swappable=tensor.why_stay is None and (not self.overlap or has_slot(tensor)),
+            host_copy=any(graph.operations[c].op_type == TO_HOST for c in tensor.consumers),
+        )
+
+
+def _persistent_bytes(graph: TrainingGraph) -> int:
+    """Return the bytes that are there for the whole step."""
+    own = (t for t in graph.tensors if t.is_persistent and not t.on_host and t.buffer == t.id)
+    return sum(t.bytes for t in own) + sum(t.bytes for t in graph.output_copies)
 
 
 def with_paging(form: Formulation, graph: TrainingGraph) -> Formulation:

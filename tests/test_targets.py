@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
+from typing import get_args
 
 import onnx
 import onnx_ir as ir
@@ -20,7 +23,12 @@ from planner.pipeline.target.targeting import (
     kept_on_cpu,
     target_metadata,
 )
-from planner.targets import CPU, CUDA, OPTIONS_KEY, TARGET_KEY, TARGETS, WEBGPU, target_named
+from planner.runtime.device.predict.table import kernel_table
+from planner.targets import HOST, TARGETS, Device, devices, target_named
+from planner.targets.backend import Backend, backend_of
+from planner.targets.cuda import CUDA
+from planner.targets.keys import OPTIONS_KEY, TARGET_KEY
+from planner.targets.webgpu import WEBGPU
 
 
 def tensor(dtype: str, rank: int) -> Tensor:
@@ -38,7 +46,7 @@ def tensor(dtype: str, rank: int) -> Tensor:
 
 
 def test_each_row_has_its_own_name_and_provider() -> None:
-    assert list(TARGETS) == ["cpu", "webgpu", "cuda", "any"]
+    assert list(TARGETS) == [*get_args(Device)] == ["cpu", "webgpu", "cuda", "any"]
     assert len({t.provider for t in TARGETS.values()}) == 3
     assert [t.name for t in TARGETS.values() if not t.own_memory] == ["cpu", "any"]
     with pytest.raises(UsageError, match="cpu, webgpu, cuda or any, not 'tpu'"):
@@ -78,7 +86,7 @@ def test_the_cpu_has_no_kernel_of_size_for_half_types(
     dtype: str, rank: int, opset: int, operator: str
 ) -> None:
     for on_host in (False, True):  # a cast would be put before it
-        assert anchor_operator(CPU, tensor(dtype, rank), opset, on_host=on_host) == operator
+        assert anchor_operator(HOST, tensor(dtype, rank), opset, on_host=on_host) == operator
 
 
 @pytest.mark.parametrize(("opset", "operator"), [(18, "OptionalHasElement"), (17, "Size")])
@@ -141,7 +149,7 @@ def saved_with(folder: Path, props: dict[str, str]) -> Path:
 def test_a_file_that_names_no_device_says_which_entry_it_is(tmp_path: Path):
     path = saved_with(tmp_path, {TARGET_KEY: "toaster"})
     with pytest.raises(ModelError, match=rf"'toaster'.*remove the entry '{TARGET_KEY}'"):
-        check_target(ir.load(path), path, CPU)
+        check_target(ir.load(path), path, HOST)
     with pytest.raises(UsageError, match="'toaster'"):
         planner.session_options(path)
 
@@ -151,3 +159,60 @@ def test_provider_options_that_are_none_are_refused(text: str, tmp_path: Path):
     path = saved_with(tmp_path, {OPTIONS_KEY: text})
     with pytest.raises(UsageError, match=OPTIONS_KEY):
         planner.session_options(path)
+
+
+NAMED = re.compile(r"(?<!reports/)(cuda|webgpu)", re.I)
+"""A target's name in code; the name of a document (`reports/cuda.md`) is none."""
+HOST_NAMES = {HOST.name, HOST.provider}
+
+
+def _names_in(path: Path) -> list[str]:
+    """Return the places in a module, docstrings aside, that name a target."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            if NAMED.search(node.value) or node.value in HOST_NAMES:
+                found.append(f"{path}:{node.lineno}: {node.value!r}")
+            continue
+        texts = [
+            getattr(node, field, None)
+            for field in ("id", "attr", "name", "module", "arg", "asname")
+        ]
+        for text in texts:
+            if isinstance(text, str) and NAMED.search(text):
+                found.append(f"{path}:{getattr(node, 'lineno', 0)}: {text}")
+    return found
+
+
+PYTORCH = {"export", "torch"}
+"""There "cpu" and "cuda" are PyTorch's names of its devices."""
+
+
+def test_no_code_outside_its_folder_names_a_target() -> None:
+    root = Path(planner.__file__).parent
+    own = root / "targets"
+    table = {own / "__init__.py", own / "target.py", root / "choices.py"}
+    modules = [
+        path
+        for path in root.rglob("*.py")
+        if path.relative_to(root).parts[0] not in PYTORCH
+        and path not in table
+        and (path.parent == own or own not in path.parents)
+    ]
+    assert len(modules) > 300
+    assert [found for path in modules for found in _names_in(path)] == []
+    assert _names_in(own / "cuda" / "__init__.py")  # the search finds what it looks for
+
+
+def test_each_target_has_the_files_of_its_folder() -> None:
+    for target in TARGETS.values():
+        assert issubclass(type(backend_of(target)), Backend)
+        assert target.snippet
+    for target in devices():
+        assert kernel_table(target).kernels

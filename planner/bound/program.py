@@ -1,29 +1,21 @@
 """A linear program in the making, as flat lists, and its solution by OR-Tools.
 
-MathOpt's own `Model` makes an object of every term, and its `SolveResult` a dictionary of every value:
-on these programs that takes several times as long as solving them. Its protocol buffers
-(ortools/math_opt/model.proto) take and give arrays.
+A MathOpt model that is built term by term makes an object of each, which takes several times as long as
+solving it. Its interchange format (ortools/math_opt/model.proto) takes arrays, and what is zero or not
+asked for is left out of the answer.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from ortools.math_opt import (
-    model_parameters_pb2,
-    model_pb2,
-    parameters_pb2,
-    result_pb2,
-    solution_pb2,
-    sparse_containers_pb2,
-)
-from ortools.math_opt.core.python import solver
-from ortools.math_opt.python import callback, mathopt
+from ortools.math_opt import model_pb2
+from ortools.math_opt.python import mathopt
 
 from planner import clock
 from planner.processes.interrupt import interruptibly
@@ -35,9 +27,16 @@ Terms = Iterable[tuple[int, float]]
 """(variable, coefficient); a variable may occur more than once."""
 
 _IMPOSSIBLE = (
-    result_pb2.TERMINATION_REASON_INFEASIBLE,
-    result_pb2.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED,
+    mathopt.TerminationReason.INFEASIBLE,
+    mathopt.TerminationReason.INFEASIBLE_OR_UNBOUNDED,
 )
+
+_WANTED = mathopt.ModelSolveParameters(
+    variable_values_filter=mathopt.VariableFilter(skip_zero_values=True),
+    dual_values_filter=mathopt.LinearConstraintFilter(skip_zero_values=True),
+    reduced_costs_filter=mathopt.VariableFilter(filtered_items=()),
+)
+"""What an answer has: values and duals that are not zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +106,7 @@ class LinearProgram:
             params.iteration_limit = 1 + int(max(0.05, time_limit_s) / self._pivot_s)
         else:
             params.time_limit = _limit(time_limit_s)
-        return self._solved(mathopt.SolverType.GLOP, params.to_proto(), frozenset())
+        return self._solved(mathopt.SolverType.GLOP, params, frozenset())
 
     def integer(self, whole: Collection[int], *, time_limit_s: float) -> Answer:
         """The best solution found by HiGHS, on one thread, where these variables are integers; none where
@@ -117,49 +116,39 @@ class LinearProgram:
         params = mathopt.SolveParameters(
             time_limit=_limit(time_limit_s), relative_gap_tolerance=MIP_GAP
         )
-        return self._solved(mathopt.SolverType.HIGHS, params.to_proto(), frozenset(whole))
+        return self._solved(mathopt.SolverType.HIGHS, params, frozenset(whole))
 
     @property
     def _pivot_s(self) -> float:
         return clock.PIVOT_S * (len(self.coefficient) + len(self.upper) + len(self.cost))
 
     def _solved(
-        self,
-        kind: mathopt.SolverType,
-        params: parameters_pb2.SolveParametersProto,
-        whole: frozenset[int],
+        self, kind: mathopt.SolverType, params: mathopt.SolveParameters, whole: frozenset[int]
     ) -> Answer:
-        proto = self._proto(whole)
-        found: result_pb2.SolveResultProto = interruptibly(
-            lambda: solver.solve(
-                proto,
-                kind.value,
-                parameters_pb2.SolverInitializerProto(),
-                params,
-                model_parameters_pb2.ModelSolveParametersProto(),
-                None,
-                callback.CallbackRegistration().to_proto(),
-                None,
-                None,
-            )
+        model = mathopt.Model.from_model_proto(self._proto(whole))
+        found = interruptibly(
+            lambda: mathopt.solve(model, kind, params=params, model_params=_WANTED)
         )
         clock.spend(self._pivot_s * found.solve_stats.simplex_iterations)
         reason = found.termination.reason
         answer = Answer(
             is_impossible=reason in _IMPOSSIBLE,
-            is_optimal=reason == result_pb2.TERMINATION_REASON_OPTIMAL,
+            is_optimal=reason == mathopt.TerminationReason.OPTIMAL,
             bound=found.termination.objective_bounds.dual_bound,
         )
-        best = next(iter(found.solutions), None)
-        feasible = solution_pb2.SOLUTION_STATUS_FEASIBLE
-        if best is None or best.primal_solution.feasibility_status != feasible:
+        best = found.solutions[0] if found.solutions else None
+        primal = None if best is None else best.primal_solution
+        if best is None or primal is None:
             return answer
-        primal, dual = best.primal_solution, best.dual_solution
+        if primal.feasibility_status != mathopt.SolutionStatus.FEASIBLE:
+            return answer
+        dual = best.dual_solution
+        duals = {} if whole or dual is None else dual.dual_values
         return replace(
             answer,
             objective=primal.objective_value,
-            values=_dense(primal.variable_values, len(self.cost)),
-            duals=np.zeros(0) if whole else _dense(dual.dual_values, len(self.upper)),
+            values=_dense({v.id: x for v, x in primal.variable_values.items()}, len(self.cost)),
+            duals=_dense({r.id: x for r, x in duals.items()}, 0 if whole else len(self.upper)),
         )
 
     def _proto(self, whole: frozenset[int]) -> model_pb2.ModelProto:
@@ -185,7 +174,7 @@ def _limit(time_limit_s: float) -> datetime.timedelta:
     return datetime.timedelta(seconds=max(0.05, time_limit_s))
 
 
-def _dense(sparse: sparse_containers_pb2.SparseDoubleVectorProto, size: int) -> Floats:
+def _dense(sparse: Mapping[int, float], size: int) -> Floats:
     values = np.zeros(size)
-    values[np.fromiter(sparse.ids, dtype=np.int64)] = np.fromiter(sparse.values, dtype=np.float64)
+    values[np.fromiter(sparse, dtype=np.int64)] = np.fromiter(sparse.values(), dtype=np.float64)
     return values

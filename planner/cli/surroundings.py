@@ -10,14 +10,15 @@ import importlib
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
 from planner.disk import Disk, measured
-from planner.errors import PlannerError, UsageError
-from planner.native import library, library_path, why_no_compiler
+from planner.errors import UsageError
+from planner.native import library, library_path
+from planner.targets import HOST, TARGETS, Target, devices
 
 RUNTIMES = (
     "onnxruntime",
@@ -49,7 +50,11 @@ OPTIONAL = (
         "onnx-planner[torch]",
     ),
     ("transformers", "transformers", "planner fit hf:CONFIG", "onnx-planner[models]"),
-    ("onnxruntime-ep-webgpu", "onnxruntime_ep_webgpu", "--device webgpu", "onnx-planner[webgpu]"),
+    *(
+        (row.distribution, row.plugin, f"--device {row.name}", f"onnx-planner[{row.extra}]")
+        for row in TARGETS.values()
+        if row.plugin
+    ),
     ("ray", "ray", "planner sweep --ray", "onnx-planner[ray]"),
 )
 """(distribution, module, what it allows, what to install) of what nothing else needs."""
@@ -150,7 +155,7 @@ def look_around(
         cores=_cores(),
         disk=speed,
         problems=tuple(_problems(runtimes, required, providers, why_not_native)),
-        remarks=(*_remarks(runtimes), *_cuda_remarks(providers, native)),
+        remarks=(*_remarks(runtimes), *_fused_remarks(providers, native)),
     )
 
 
@@ -191,31 +196,29 @@ def _native() -> tuple[str | None, str]:
 
 def _providers(progress: Callable[[str], None]) -> tuple[Provider, ...]:
     """Those of the installed onnxruntime that planner writes models for, tried; the CPU's first."""
-    from planner.runtime.device.seen import look
-    from planner.targets import TARGETS
+    from planner.targets.backend import backend_of
 
     found: list[Provider] = []
     for target in TARGETS.values():
-        if any(provider.name == target.provider for provider in found):
+        if target.everywhere or (target.own_memory and not _is_installed(target)):
             continue
-        if target.plugin:
-            if util.find_spec(target.plugin) is not None:
-                progress(f"looking for a device of {target.provider}")
-                found.append(_webgpu(target.provider))
-        elif target.own_memory and target.provider not in _available():
-            continue
-        else:
-            progress(f"looking for a device of {target.provider}")
-            seen = look(target.provider)
-            found.append(
-                Provider(
-                    name=target.provider,
-                    runs=seen.runs,
-                    devices=seen.devices,
-                    why_not=seen.why_not,
-                )
+        progress(f"looking for a device of {target.provider}")
+        seen = backend_of(target).look()
+        found.append(
+            Provider(
+                name=target.provider, runs=seen.runs, devices=seen.devices, why_not=seen.why_not
             )
+        )
     return tuple(found)
+
+
+def _is_installed(target: Target) -> bool:
+    from planner.targets.backend import backend_of
+
+    try:
+        return backend_of(target).is_installed()
+    except Exception:  # onnxruntime does not import: the host's row says why
+        return False
 
 
 def _available() -> list[str]:
@@ -223,19 +226,6 @@ def _available() -> list[str]:
         return list(importlib.import_module("onnxruntime").get_available_providers())
     except Exception:  # the CPU's row says why
         return []
-
-
-def _webgpu(name: str) -> Provider:
-    from planner.runtime.device.webgpu.software import find_device
-
-    try:
-        device = find_device()
-    except (PlannerError, ImportError, OSError) as error:
-        return Provider(name=name, runs=False, why_not=str(error))
-    if device.kind == "hardware":
-        return Provider(name=name, runs=True, devices=("the machine's GPU",))
-    counted = "its bytes counted" if device.counts else f"not counted: {device.why_not_counted}"
-    return Provider(name=name, runs=True, devices=(f"SwiftShader, in software, {counted}",))
 
 
 def _available_bytes() -> int | None:
@@ -292,12 +282,13 @@ def _remarks(runtimes: tuple[Package, ...]) -> list[str]:
     ]
 
 
-def _cuda_remarks(providers: tuple[Provider, ...], native: str | None) -> list[str]:
-    from planner.targets import CUDA
+def _fused_remarks(providers: tuple[Provider, ...], native: str | None) -> Iterator[str]:
+    from planner.targets.backend import backend_of
 
-    runs = any(provider.name == CUDA.provider and provider.runs for provider in providers)
-    why = why_no_compiler() if runs and native else ""
-    return [f"--fuse on CUDA: {why}"] if why else []
+    runs = {provider.name for provider in providers if provider.runs}
+    for target in devices():
+        if native and target.provider in runs and (why := backend_of(target).why_not_fused()):
+            yield f"--fuse on {target.title}: {why}"
 
 
 def _pinned() -> str:
@@ -307,7 +298,9 @@ def _pinned() -> str:
     except metadata.PackageNotFoundError:
         return ""
     named = [row for row in rows if row.startswith("onnxruntime")]
-    mine = [row.partition(";")[0].strip() for row in named if '"cpu"' in row or "'cpu'" in row]
+    mine = [
+        row.partition(";")[0].strip() for row in named if f"'{HOST.extra}'" in row.replace('"', "'")
+    ]
     return next(iter(mine), "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
+from planner.choices import HOST_PROFILE
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.measured import Durations, MeasuredTimes
 from planner.graph.model import TrainingGraph
@@ -36,5 +37,5 @@ def durations_from_profile(
     medians = {name: float(statistics.median(values)) for name, values in times.items()}
     count = max(1, len(runs) - 1)
     measured = MeasuredTimes(kernel_us=medians, runs=count)
-    result, notes = measured.durations(graph, hardware or load_hardware("cpu"), path.name)
+    result, notes = measured.durations(graph, hardware or load_hardware(HOST_PROFILE), path.name)
     return result, (f"operation times are medians of {count} run(s) in {path.name}", *notes)

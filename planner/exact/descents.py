@@ -61,8 +61,7 @@ def descend_from_many(
 
     starts = _Evicted(problem, start.peak_bytes - 1, draw)
     best = plan = starts.least(clock.now() + left_s()) or start
-    misses = 0  # spells since the best got better
-    waits = waited = 0  # spells of the best before the next new plan
+    misses, turns = 0, _Turns()  # misses: spells since the best got better
     while best.peak_bytes > problem.capacity_bytes and left_s() > 0 and misses <= policy.max_misses:
         if stop is not None and stop():
             break
@@ -71,21 +70,36 @@ def descend_from_many(
         has_gained = plan.peak_bytes <= (1 - policy.spell_gain) * before_bytes
         is_far = plan.peak_bytes > (1 + policy.far_start) * best.peak_bytes
         if is_new:
-            waits = 2 * waits + 1 if is_far else 0
+            turns.tried(in_vain=is_far)
         misses = 0 if plan.peak_bytes < best.peak_bytes else misses + 1
-        if plan.peak_bytes <= best.peak_bytes:
-            best = plan
+        best = plan if plan.peak_bytes <= best.peak_bytes else best
         if has_gained and not is_far:
             continue
-        plan, waited = best, waited + 1
-        if waited > waits:
-            waited = 0
-            new = starts.draw(clock.now() + left_s())
-            if new is None:
-                waits = 2 * waits + 1
-            else:
-                plan = new
+        new = starts.draw(clock.now() + left_s()) if (is_due := turns.is_due()) else None
+        if is_due and new is None:
+            turns.tried(in_vain=True)
+        plan = new or best
     return best
+
+
+class _Turns:
+    """When the best plan makes room for a new one: the more often that was in vain, the later."""
+
+    def __init__(self) -> None:
+        self._waits = 0  # spells of the best before the next new plan
+        self._waited = 0
+
+    def tried(self, *, in_vain: bool) -> None:
+        """Note what came of a new plan."""
+        self._waits = 2 * self._waits + 1 if in_vain else 0
+
+    def is_due(self) -> bool:
+        """Count a spell of the best, and tell whether a new plan comes next."""
+        self._waited += 1
+        if self._waited <= self._waits:
+            return False
+        self._waited = 0
+        return True
 
 
 class _Evicted:

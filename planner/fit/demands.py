@@ -24,7 +24,7 @@ from planner.runtime.device.predict.forecast import capped_demand
 from planner.runtime.memory.allocation import StorageKind
 from planner.runtime.memory.bfc import round_up
 from planner.runtime.memory.workspace import Workspace
-from planner.targets import CPU, Target
+from planner.targets import HOST, Target
 
 Longs = npt.NDArray[np.int64]
 
@@ -74,7 +74,7 @@ def demands_of(
     order: Sequence[OpId],
     unit_of: Mapping[OpId, int],
     like: Mapping[str, str],
-    target: Target = CPU,
+    target: Target = HOST,
 ) -> Demands:
     """What running `graph` in `order` asks of the arena.
 

@@ -11,9 +11,10 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from planner.fuse.operators import POWERS, Row, row_of, types_on
+from planner.fuse.operators import POWERS, Row, row_of, types_of
 from planner.graph.effects import Effect
 from planner.graph.model import Operation, OpId, Role, Tensor, TensorId, TrainingGraph
+from planner.targets.target import FusedKernels
 
 Shape = tuple[int, ...]
 
@@ -75,28 +76,26 @@ class GroupSearch:
         axes: the axes over which each reduction that could be fused goes: the last so many, which stay
             with size 1.
         only_exact: operators whose bits may differ are left alone.
-        device: where the model runs.
+        kernels: of the target where the model runs.
     """
 
     graph: TrainingGraph
     constants: Mapping[TensorId, str]
     axes: Mapping[OpId, int]
     only_exact: bool
-    device: str = "cpu"
+    kernels: FusedKernels
 
     @property
     def types(self) -> frozenset[str]:
         """Element types of values."""
-        return types_on(self.device, only_exact=self.only_exact)
+        return types_of(self.kernels, only_exact=self.only_exact)
 
     def row(self, op: Operation) -> Row | None:
         """The row of an operation that may be fused; None of any other."""
         row = row_of(op.op_type, op.domain)
-        if (
-            row is None
-            or (self.only_exact and self.device not in row.exact)
-            or len(op.outputs) != 1
-        ):
+        if row is None or len(op.outputs) != 1:
+            return None
+        if self.only_exact and not (row.exact and op.op_type not in self.kernels.inexact):
             return None
         if (row.reduces and op.id not in self.axes) or (row.swaps and len(op.inputs) != 2):
             return None

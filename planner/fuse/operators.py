@@ -3,7 +3,7 @@
 A row is exact on a device where every step is IEEE-exact and done in the order of ONNX Runtime's kernel
 there, so that the bits are the same. The others differ in last bits: functions of other terms, sums of
 another order. tests/fuse/test_operators.py holds each row against ONNX Runtime on the CPU, special values
-included. For CUDA it was read in the sources of its kernels (core/providers/cuda): no card was asked yet.
+included. For other targets it was read in the sources of their kernels: no card was asked yet.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.graph.effects import ONNX_DOMAINS
+from planner.targets.target import FusedKernels
 
 FLOATS = frozenset({"float", "double"})
 NUMBERS = FLOATS | {"int32", "int64"}
@@ -21,12 +22,7 @@ BOOL = frozenset({"bool"})
 TYPES = NUMBERS | BOOL
 """Element types of a program's values, as `planner.graph.model.Tensor` names them."""
 HALVES = frozenset({"float16", "bfloat16"})
-"""Those that programs have on CUDA besides; none of their operations is called exact."""
-
-ON_CPU = frozenset({"cpu"})
-NOWHERE: frozenset[str] = frozenset()
-DEVICES = ON_CPU | {"cuda"}
-"""Devices for which `planner.native` has a kernel of `planner.fused::Pointwise`."""
+"""Those that programs have on some targets besides; none of their operations is called exact."""
 
 Emit = Callable[["Writer", Sequence[str], str, Mapping[str, object]], str]
 """Writes the steps of one operator: (writer, its inputs, type of its first input, attributes)."""
@@ -58,8 +54,9 @@ class Row:
     Attributes:
         emit: writes its steps.
         types: of its inputs, a condition or an exponent aside.
-        exact: devices on which the bits are those of ONNX Runtime's kernel.
-        swaps: the CPU's kernel takes the operands the other way round where the first is broadcast along
+        exact: the bits are those of ONNX Runtime's kernel, where a target's row does not say otherwise
+            (`FusedKernels.inexact`).
+        swaps: the host's kernel takes the operands the other way round where the first is broadcast along
             the last axis, which shows in the sign of a zero (`ProcessBroadcastSpanFuncs` in
             core/providers/cpu/math/element_wise_ops.cc).
         reduces: it adds up, or so, over its last axes.
@@ -69,7 +66,7 @@ class Row:
 
     emit: Emit
     types: frozenset[str] = NUMBERS
-    exact: frozenset[str] = DEVICES
+    exact: bool = True
     swaps: bool = False
     reduces: bool = False
     reads_one: bool = False
@@ -145,10 +142,10 @@ OPERATORS: Mapping[str, Row] = {
     "Sub": Row(emit=_plain("sub")),
     "Mul": Row(emit=_plain("mul")),
     "Div": Row(emit=_plain("div"), types=FLOATS),
-    "Sum": Row(emit=_folded("add"), types=FLOATS, exact=ON_CPU),  # CUDA's begins with a zero
+    "Sum": Row(emit=_folded("add"), types=FLOATS),
     "Max": Row(emit=_plain("maximum"), swaps=True),
     "Min": Row(emit=_plain("minimum"), swaps=True),
-    "Pow": Row(emit=_power, types=FLOATS, exact=ON_CPU, reads_one=True),  # CUDA's is powf
+    "Pow": Row(emit=_power, types=FLOATS, reads_one=True),
     "Neg": Row(emit=_plain("neg")),
     "Abs": Row(emit=_plain("abs")),
     "Sqrt": Row(emit=_plain("sqrt"), types=FLOATS, flops=_T),
@@ -165,25 +162,21 @@ OPERATORS: Mapping[str, Row] = {
     "Not": Row(emit=_plain("not"), types=BOOL),
     "Where": Row(emit=_plain("where")),
     "Cast": Row(emit=_cast, types=TYPES),
-    "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=NOWHERE, flops=_T),
-    "Log": Row(emit=_plain("log"), types=FLOATS, exact=NOWHERE, flops=_T),
-    "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=NOWHERE, flops=_T),
-    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=NOWHERE, flops=_T),
-    "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=NOWHERE, flops=_T),
-    "HardSigmoid": Row(
-        emit=_hard_sigmoid, types=FLOATS, exact=ON_CPU, flops=4
-    ),  # CUDA's has an FMA
-    "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=NOWHERE, reduces=True, reads_one=True),
-    "ReduceMean": Row(
-        emit=_plain("mean"), types=FLOATS, exact=NOWHERE, reduces=True, reads_one=True
-    ),
-    "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=NOWHERE, reduces=True, reads_one=True),
+    "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=False, flops=_T),
+    "Log": Row(emit=_plain("log"), types=FLOATS, exact=False, flops=_T),
+    "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=False, flops=_T),
+    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=False, flops=_T),
+    "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=False, flops=_T),
+    "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS, flops=4),
+    "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "ReduceMean": Row(emit=_plain("mean"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=False, reduces=True, reads_one=True),
 }
 
 
-def types_on(device: str, *, only_exact: bool) -> frozenset[str]:
-    """Element types that programs may have on a device."""
-    return TYPES | HALVES if device == "cuda" and not only_exact else TYPES
+def types_of(kernels: FusedKernels, *, only_exact: bool) -> frozenset[str]:
+    """Return the element types that programs may have on a target."""
+    return TYPES | HALVES if kernels.halves and not only_exact else TYPES
 
 
 def is_swapped(row: Row, first: Sequence[int], second: Sequence[int]) -> bool:

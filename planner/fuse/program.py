@@ -81,7 +81,7 @@ def _write(ground: GroupSearch, group: Group, writer: Writer, names: dict[Tensor
                     graph.tensors[tensor].dtype, ground.constants[tensor]
                 )
             values.append(names[tensor])
-        if row.swaps and ground.device == "cpu":
+        if row.swaps and ground.kernels.swaps:
             shapes = [graph.tensors[t].shape for t in operation.inputs]
             if is_swapped(row, *shapes):
                 values.reverse()

@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from planner.fuse.again import outputs_of, with_again
 from planner.fuse.groups import Group, GroupSearch, groups_of
-from planner.fuse.operators import types_on
+from planner.fuse.operators import types_of
 from planner.fuse.program import Program, outside, program_of
 from planner.graph.model import Operation, OpId, TensorId, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN, POINTWISE
 from planner.onnxio.bodies import reads
 from planner.onnxio.names import FreeNames
+from planner.targets.target import FusedKernels
 
 _MOST_AXES = 4
 
@@ -47,13 +48,13 @@ class Fused:
 
 
 def ground_of(
-    model: ir.Model, graph: TrainingGraph, *, only_exact: bool, device: str = "cpu"
+    model: ir.Model, graph: TrainingGraph, *, only_exact: bool, kernels: FusedKernels
 ) -> GroupSearch:
     """What groups are looked for in.
 
     Args:
         graph: of `model`, operations in the order of its nodes.
-        device: where it runs.
+        kernels: of the target where it runs.
     """
     nodes = list(model.graph)
     values = {t.name: t for t in graph.tensors}
@@ -62,14 +63,17 @@ def ground_of(
         tensor = values.get(name)
         if tensor is None or tensor.is_input or value.const_value is None:
             continue
-        if tensor.dtype in types_on(device, only_exact=only_exact) and math.prod(tensor.shape) == 1:
+        if (
+            tensor.dtype in types_of(kernels, only_exact=only_exact)
+            and math.prod(tensor.shape) == 1
+        ):
             constants[tensor.id] = _text(value.const_value.numpy())
     axes: dict[OpId, int] = {}
     for op in graph.operations:
         if op.op_type.startswith("Reduce") and (found := _last_axes(nodes[op.id], graph, op)):
             axes[op.id] = found
     return GroupSearch(
-        graph=graph, constants=constants, axes=axes, only_exact=only_exact, device=device
+        graph=graph, constants=constants, axes=axes, only_exact=only_exact, kernels=kernels
     )
 
 
@@ -103,7 +107,7 @@ def with_fusion(
     order: Sequence[OpId],
     *,
     only_exact: bool,
-    device: str = "cpu",
+    kernels: FusedKernels,
 ) -> Fused | None:
     """Fuse all groups; None where there is none.
 
@@ -111,9 +115,9 @@ def with_fusion(
         model: what `graph` was built of; not changed.
         order: of the graph's operations.
         only_exact: with ONNX Runtime's own bits alone.
-        device: where the model runs.
+        kernels: of the target where the model runs.
     """
-    ground = ground_of(model, graph, only_exact=only_exact, device=device)
+    ground = ground_of(model, graph, only_exact=only_exact, kernels=kernels)
     found = groups_of(ground)
     fused = frozenset(op for group in found for op in group.operations)
     groups = with_again(ground, found)

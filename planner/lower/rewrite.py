@@ -28,7 +28,8 @@ from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action
-from planner.targets import CPU, NEEDS_KEY, NEEDS_SWAPS, Target
+from planner.targets import HOST, Target
+from planner.targets.keys import NEEDS_KEY, NEEDS_SWAPS
 
 METADATA_PREFIX = "pkg.planner."
 
@@ -67,7 +68,7 @@ class Sessions:
         order: "default" or "priority": their execution order.
     """
 
-    target: Target = CPU
+    target: Target = HOST
     order: str = "default"
 
 

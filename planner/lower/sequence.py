@@ -17,7 +17,7 @@ from planner.lower.order.anchors import Anchorer
 from planner.lower.steps import PlannedStep
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action, ActionKind
-from planner.targets import CPU, Target
+from planner.targets import HOST, Target
 
 _BARE = COPIES | {"QuantizeLinear"}
 """Copies of these need no barrier: one before a QuantizeLinear would be quantized instead
@@ -38,7 +38,7 @@ class Sequencer(Anchorer):
         graph: TrainingGraph,
         formulation: Formulation,
         names: FreeNames,
-        target: Target = CPU,
+        target: Target = HOST,
         opset: int = 1,
     ) -> None:
         super().__init__(graph, names, target, opset)

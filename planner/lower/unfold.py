@@ -27,7 +27,7 @@ import onnx_ir as ir
 from planner.onnxio.bodies import has_bodies, nodes_within
 from planner.onnxio.load import ValueType
 from planner.onnxio.names import FreeNames
-from planner.targets import CPU, Target
+from planner.targets import HOST, Target
 
 MIN_BYTES = 64 * 1024
 
@@ -56,7 +56,7 @@ def unfold(
     types: Mapping[str, ValueType],
     original_initializers: Set[str],
     *,
-    target: Target = CPU,
+    target: Target = HOST,
     on_host: Sequence[str] = (),
     is_open: bool = False,
 ) -> Unfolded:

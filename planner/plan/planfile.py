@@ -20,7 +20,7 @@ from planner.errors import ModelError
 from planner.files.reading import MAX_BYTES, shown
 from planner.plan.problem import ActionKind
 from planner.plan.statistics import EngineStatistics
-from planner.targets import Device
+from planner.targets import HOST, Device
 from planner.units import MAX_SEED
 
 PLAN_VERSION = 1
@@ -371,7 +371,7 @@ class Plan:
     hardware: str = ""
     cost_source: str = ""
     swap_mode: Swap = "none"
-    device: Device = "cpu"
+    device: Device = HOST.name
     assumed: bool = False
     copies: Literal["serial", "overlapped"] = "serial"
     resident: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from planner.choices import HOST_PROFILE
 from planner.defaults import meant
 from planner.plan.planfile import Plan, SizeBound
 from planner.report.document import Document
@@ -65,7 +66,8 @@ def _running(result: OptimizeResult) -> Iterator[StepRow]:
         said = "Nothing was run yet: verify the rewritten model on ONNX Runtime."
         if not _runs_here(target_named(plan.device)):
             said = f"{ELSEWHERE}: {said[0].lower()}{said[1:]}"
-        device = "" if plan.device == "cpu" else f" --device {plan.device}"
+        target = target_named(plan.device)
+        device = "" if target.is_host else f" --device {plan.device}"
         written = shlex.quote(str(result.output_path))
         yield StepRow(said, f"planner verify {model} {written}{rest}{device}")
 
@@ -90,7 +92,7 @@ def _planning(result: OptimizeResult) -> Iterator[StepRow]:
             "this one.",
             _optimize(result, _typed(result), "--time-limit 600"),
         )
-    if "roofline" in plan.cost_source and plan.device == "cpu":
+    if "roofline" in plan.cost_source and target_named(plan.device).is_host:
         yield StepRow(
             "Times are modelled from a hardware profile: measure the operations where the model will "
             "run, and plan with those.",
@@ -191,9 +193,9 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
         words.append(f"--disk {shlex.quote(plan.disk.folder)}")
     elif plan.copies != "serial":
         words.append(f"--copies {plan.copies}")
-    if plan.device != "cpu" or plan.hardware != "cpu":
+    if not target_named(plan.device).is_host or plan.hardware != HOST_PROFILE:
         words.append(f"--device {plan.device}")
-    if plan.hardware != "cpu":
+    if plan.hardware != HOST_PROFILE:
         words.append(f"--hardware {shlex.quote(plan.hardware)}")
     if plan.reserve_bytes:
         words.append(f"--reserve {plan.reserve_bytes}B")
@@ -212,15 +214,15 @@ def _typed_dims(plan: Plan, *, but: str = "") -> list[str]:
 
 def _unsaid_swap(plan: Plan) -> str:
     """Look up what `--swap` is where it is left out."""
-    hardware = plan.hardware or "cpu"
+    hardware = plan.hardware or HOST_PROFILE
     return meant(device=plan.device, hardware=hardware, swap=None, resident=None).swap
 
 
 def _runs_here(target: Target) -> bool:
     """Tell whether models can be run on the target, as far as what is installed says."""
-    from planner.runtime.device.sessions import is_installed
+    from planner.targets.backend import backend_of
 
-    return not target.own_memory or is_installed(target)
+    return not target.own_memory or backend_of(target).is_installed()
 
 
 def _typed_bound(bound: SizeBound) -> str:

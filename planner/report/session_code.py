@@ -9,7 +9,7 @@ from planner.plan.planfile import Arena, MicroBatches, Plan
 from planner.report.plain import nearby
 from planner.results.verification import Verification
 from planner.runtime.options import MAX_FIRST_REGION
-from planner.targets import CPU, Target, target_named
+from planner.targets import HOST, Target, target_named
 
 _HEAD = """\
 import onnxruntime as ort
@@ -24,44 +24,6 @@ _PRIORITY = "options.execution_order = ort.ExecutionOrder.PRIORITY_BASED  # the 
 _DISABLED = """\
 # the graph was planned as it is (--no-ort-optimize)
 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-"""
-
-_CPU = """\
-# {comment}
-memory = ort.OrtMemoryInfo(
-    "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
-)
-arena = {arena}
-ort.create_and_register_allocator(memory, ort.OrtArenaCfg(arena))
-options.add_session_config_entry("session.use_env_allocators", "1")
-
-{session}
-"""
-
-_CUDA = """\
-# {comment}
-memory = ort.OrtMemoryInfo(
-    "Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
-)
-arena = {arena}
-ort.create_and_register_allocator_v2(
-    "CUDAExecutionProvider", memory, {{"device_id": "0"}}, ort.OrtArenaCfg(arena)
-)
-options.add_session_config_entry("session.use_env_allocators", "1")
-
-{session}
-"""
-
-_WEBGPU = """\
-import onnxruntime_ep_webgpu as webgpu  # a provider beside stock onnxruntime
-
-ort.register_execution_provider_library("webgpu", webgpu.get_library_path())
-devices = [d for d in ort.get_ep_devices() if d.ep_name == webgpu.get_ep_name()]
-# the layout that the plan is made for: NHWC puts transposes around convolutions
-options.add_provider_for_devices(devices[:1], {{"preferredLayout": "NCHW"}})
-
-{session}
-assert "WebGpuExecutionProvider" in session.get_providers(), "fell back to the CPU"
 """
 
 _STEP = """
@@ -109,14 +71,12 @@ import planner
 session = planner.open_session({model!r})
 """
 
-_BODIES = {"cpu": _CPU, "webgpu": _WEBGPU, "cuda": _CUDA, "any": _CPU}
-
 
 def session_code(
     model: str,
     *,
     order_target: str = "default",
-    device: str = "cpu",
+    target: Target = HOST,
     budget_bytes: int = 0,
     optimized: bool = True,
     arena: Arena | None = None,
@@ -125,7 +85,7 @@ def session_code(
 
     Args:
         order_target: "default", or "priority" for a plan whose file order is the schedule.
-        device: of `planner.targets`; `budget_bytes` becomes the CUDA arena's limit.
+        target: where it runs; `budget_bytes` becomes the limit of a device's arena.
         optimized: planned on the graph as ONNX Runtime's optimizers leave it.
         arena: that the model runs in.
     """
@@ -134,14 +94,13 @@ def session_code(
     if arena is not None:
         comment = "The arena that the model runs in: regions double from the first."
         limits = _capped(arena.max_bytes, arena.first_region_bytes)
-    elif device == "cuda":
+    elif target.is_arena:
         comment = "An arena of what was planned, which is too small as predicted: raise max_mem."
         limits = _capped(budget_bytes, min(budget_bytes, MAX_FIRST_REGION))
-    body = _BODIES[device]
     order = _PRIORITY if order_target == "priority" else ""
     order += "" if optimized else _DISABLED
-    session = _session(model, "ort", _providers(target_named(device)))
-    return _HEAD + order + body.format(session=session, comment=comment, arena=limits)
+    session = _session(model, "ort", _providers(target))
+    return _HEAD + order + target.snippet.format(session=session, comment=comment, arena=limits)
 
 
 def library_code(model: str) -> str:
@@ -167,13 +126,15 @@ def _providers(target: Target, options: Mapping[str, str] | None = None) -> list
     if target.plugin:
         return []
     first: object = (target.provider, dict(options)) if options else target.provider
-    return [first, CPU.provider] if target.own_memory else [first]
+    return [first, HOST.provider] if target.own_memory else [first]
 
 
 def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:
-    """The arena of a CUDA device in which the rewritten model ran, or the one that its plan names; None
+    """The arena of a device in which the rewritten model ran, or the one that its plan names; None
     where there is none."""
-    caps = verification.caps if verification is not None and plan.device == "cuda" else ()
+    caps = (
+        verification.caps if verification is not None and target_named(plan.device).is_arena else ()
+    )
     ran = next((c for c in caps if c.model == "rewritten" and c.passed), None)
     if ran is None:
         return plan.arena

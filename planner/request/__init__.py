@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from planner.choices import BudgetOf, OrderTarget
+from planner.choices import HOST_PROFILE, BudgetOf, OrderTarget
 from planner.onnxio.positions import dims_of, sizes_of, sizes_to_look_for
 from planner.request.asking import (
     BUDGET,
@@ -36,7 +36,7 @@ from planner.request.asking import (
 )
 from planner.request.bounding import Given, UpperBound, bound_texts, bounds_of
 from planner.request.levers import Levers
-from planner.targets import Device
+from planner.targets import HOST, Device, titles
 from planner.units import (
     MAX_SEED,
     check_budget,
@@ -95,7 +95,7 @@ class Costs:
             more="A shipped one by its name, or a TOML file.",
             completions=shipped_hardware,
         ),
-    ] = "cpu"
+    ] = HOST_PROFILE
     profile: Annotated[
         Path | None,
         _target(
@@ -229,7 +229,8 @@ class Request:
             "--budget-of",
             "What the budget bounds: all that a session holds that planner.open_session opens, "
             "where that can be told, or the bytes of live tensors alone, as papers count them.",
-            more="It cannot be told of copies on the CPU, whose arena they share, nor on WebGPU.",
+            more=f"It cannot be told of copies on {HOST.title}, whose arena they share, nor on "
+            f"{titles(lambda row: row.own_memory and not row.is_arena)}.",
         ),
     ] = "held"
     levers: Levers = field(default_factory=Levers)
@@ -300,10 +301,12 @@ class Request:
             unlike={
                 "analyze": dict(help=_LOOKED),
                 "sweep": dict(help=_LOOKED),
-                "verify": dict(help="What the models are run on, as in the plan.", unsaid="cpu"),
+                "verify": dict(
+                    help="What the models are run on, as in the plan.", unsaid=HOST.name
+                ),
             },
         ),
-    ] = "cpu"
+    ] = HOST.name
     order: Annotated[
         OrderTarget,
         _target(

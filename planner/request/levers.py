@@ -10,6 +10,7 @@ from planner.choices import CastSaved, Copies, Feeds, FuseMode, Recompute, Resid
 from planner.errors import UsageError
 from planner.files.writing import FileName
 from planner.request.asking import BUDGET, LEVERS, WITH_COPIES, is_size, option
+from planner.targets import titles
 from planner.units import parse_micro_batch
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class Levers:
         _lever(
             "--copies",
             "Copies add to the step, as ONNX Runtime runs its own, or run beside the operations, "
-            "by planner's native library (CPU and CUDA); auto: beside them where that was shown to "
-            "be safe [serial; overlapped with --disk].",
+            f"by planner's native library ({titles(lambda row: row.overlap != 'never')}); auto: "
+            "beside them where that was shown to be safe [serial; overlapped with --disk].",
             commands=WITH_COPIES,
             unsaid=None,
         ),
@@ -129,7 +130,8 @@ class Levers:
         _lever(
             "--fuse",
             "Run element operations together, as nodes of planner's native library, where that takes "
-            "less time or fits alone: none, those that keep every bit, or others too (CPU, CUDA).",
+            "less time or fits alone: none, those that keep every bit, or others too "
+            f"({titles(lambda row: row.fused is not None)}).",
             more='"auto" differs in rounding (`planner.choices`).',
         ),
     ] = "none"

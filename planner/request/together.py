@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.errors import UsageError
+from planner.targets import HOST, target_named, titles
 from planner.units import parse_bytes
 
 
@@ -56,10 +57,10 @@ def _of_recompute(said: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_disk(said: Mapping[str, Any]) -> Iterator[str]:
     device = said.get("device")
-    if device not in (None, "cpu"):
+    if device is not None and not target_named(device).is_host:
         yield (
-            f"--disk is for files that run on the CPU, and not on {device} yet: there, swaps go to the "
-            "host's memory; leave out --disk"
+            f"--disk is for files that run on {HOST.title}, and not on {device} yet: there, swaps go to "
+            "the host's memory; leave out --disk"
         )
     if forbids := _forbids_copies(said):
         yield f"--disk needs swaps, which {forbids} forbids: leave out one of the two"
@@ -79,10 +80,10 @@ def _of_disk(said: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_fuse(said: Mapping[str, Any]) -> Iterator[str]:
     mode, device = said["fuse"], said.get("device")
-    if device not in (None, "cpu", "cuda"):
+    if device is not None and target_named(device).fused is None:
         yield (
-            f"--fuse {mode} is for the CPU and for CUDA: planner's native library has no kernel of "
-            f"planner.fused::Pointwise for {device}; use --fuse none"
+            f"--fuse {mode} is for {titles(lambda row: row.fused is not None)}: planner's native library "
+            f"has no kernel of planner.fused::Pointwise for {device}; use --fuse none"
         )
     if said.get("budget") is None:
         yield f"--fuse {mode} needs a --budget (100% is one)"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.plan.planfile import Pool
-from planner.runtime.device.sessions import check_provider
 from planner.runtime.opened import Arena, Needs, Setting
-from planner.targets import ANY, CPU, TARGETS
+from planner.targets import ANY, HOST, TARGETS
+from planner.targets.backend import backend_of
 from planner.units import format_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Asked:
 
     def first(self) -> str:
         """The provider that nodes are offered to first."""
-        return next((name for name, _ in self.pairs() if name != _IDLE), CPU.provider)
+        return next((name for name, _ in self.pairs() if name != _IDLE), HOST.provider)
 
     @property
     def has_devices(self) -> bool:
@@ -80,8 +80,8 @@ class Asked:
         if self.module_device:
             return self.module_device
         if self.providers:
-            return _DEVICES.get(self.first(), CPU.name)
-        return None if self.has_devices else CPU.name
+            return _DEVICES.get(self.first(), HOST.name)
+        return None if self.has_devices else HOST.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ def _with_providers(asked: Asked, needs: Needs) -> Merged:
         if asked.has_devices:
             return Merged(asked=asked, on_target=target.own_memory)
         return _by_the_file(asked, needs)
-    if target.name == ANY.name:
+    if target.everywhere:
         return Merged(asked=asked)
     first = asked.first()
     if first != target.provider:
@@ -199,22 +199,22 @@ def _with_providers(asked: Asked, needs: Needs) -> Merged:
 def _by_the_file(asked: Asked, needs: Needs) -> Merged:
     """The script names no provider: the file does."""
     target = needs.target
-    if target.name == CPU.name:
-        return Merged(asked=replace(asked, providers=[CPU.provider]))
-    if target.name == ANY.name:
+    if target.is_host:
+        return Merged(asked=replace(asked, providers=[HOST.provider]))
+    if target.everywhere:
         return Merged(asked=asked)
     if target.plugin and asked.options is not None:  # which would keep it for good
         where = "what the script's options name, the CPU"
         return Merged(asked=asked, on_target=False, against=(_elsewhere(needs, where),))
     try:
-        check_provider(target)
+        backend_of(target).check()
     except UsageError as error:
         missing = f"it was planned for {target.title}, and opens on the CPU: {error}"
         return Merged(asked=asked, on_target=False, against=(missing,))
     said = (f"{target.provider} with {_listed(dict(target.options))}",)
     if target.plugin:
         return Merged(asked=asked, adds_plugin=True, said=said)
-    providers = [(target.provider, dict(target.options)), CPU.provider]
+    providers = [(target.provider, dict(target.options)), HOST.provider]
     return Merged(asked=replace(asked, providers=providers), said=said)
 
 

@@ -13,6 +13,7 @@ from planner.errors import UsageError
 from planner.running.asked import Asked
 from planner.running.hooks import on_import
 from planner.running.opening import Opener, Wanted, is_by_planner
+from planner.targets import HOST
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -141,7 +142,7 @@ def _module(theirs: Any, opener: Opener) -> type:
             train_model_uri: Any,
             state: Any,
             eval_model_uri: Any = None,
-            device: str = "cpu",
+            device: str = HOST.name,
             session_options: Any = None,
         ) -> None:
             asked = Asked(

@@ -21,6 +21,7 @@ from planner.files.structuring import parse_json, read_json
 from planner.files.temporary import temporary_file
 from planner.processes.children import run_child
 from planner.running.outcome import Job, Outcome, Status
+from planner.targets import TARGETS
 
 _LASTING = (ModelError.exit_code, InfeasibleBudgetError.exit_code)
 """Refusals that come out the same the next time."""
@@ -90,7 +91,7 @@ def _runtimes() -> list[str]:
         "onnxruntime-gpu",
         "onnxruntime-training",
         "onnxruntime-training-cpu",
-        "onnxruntime-ep-webgpu",
+        *(target.distribution for target in TARGETS.values() if target.distribution),
     ):
         with contextlib.suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")

@@ -21,13 +21,13 @@ from planner.running.outcome import Job, Outcome, Status
 from planner.runtime.opened import (
     Needs,
     Setting,
-    add_plugin,
     metadata_of,
     needs_of,
     register,
 )
 from planner.runtime.swapping import USES_ARENA, put_disk, put_pool, register_library
-from planner.targets import TARGET_KEY
+from planner.targets.backend import backend_of
+from planner.targets.keys import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
 
 _NO_POOL = "it opens on another device, for a training module, or in an arena of the script's own"
@@ -122,7 +122,7 @@ class Opener:
         given = found.asked.options
         options = ort.SessionOptions() if given is None else given
         if found.adds_plugin:
-            add_plugin(options, needs.target)
+            backend_of(needs.target).add_to(options)
         pooled = self._load_library(options, found, needs)
         for setting in found.settings:
             setting.put(options, setting.needed)

@@ -6,8 +6,8 @@
 
 A graph reads its state as inputs and writes the new one as outputs. Both buffers are allocated once: on
 the device where the session reads that input there, page-locked on the host where it reads it there and
-runs on CUDA, and as arrays of NumPy elsewhere. ONNX Runtime reads and writes these buffers themselves, so
-no step copies the state. A plan counts both, as the file has them.
+runs on a device, and as arrays of NumPy elsewhere. ONNX Runtime reads and writes these buffers
+themselves, so no step copies the state. A plan counts both, as the file has them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from onnx import TensorProto, helper
 from planner.errors import ModelError, UsageError
 from planner.files.reading import closest
 from planner.runtime.messages import first_line
+from planner.targets import HOST, devices
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -34,8 +35,7 @@ Place = Literal["device", "page-locked", "host"]
 UPDATED = "_new"
 """Behind the name of an input, that of the output with its next value."""
 
-_CUDA = "Cuda"
-"""The name of its memory (`onnxruntime::CUDA` in core/framework/allocator.h)."""
+_HOST = HOST.memory.lower()
 
 
 def bind(
@@ -81,7 +81,7 @@ def bind(
         name: _Kept(
             kind=inputs[name],
             update=updates.get(name),
-            buffers=_buffers(array, places.get(name, ("host", 0)), count=1 + (name in updates)),
+            buffers=_buffers(array, places.get(name, _ON_HOST), count=1 + (name in updates)),
         )
         for name, array in given.items()
     }
@@ -89,7 +89,7 @@ def bind(
         name: _Kept(
             kind=kind,
             update=None,
-            buffers=_buffers(kind.empty(), made_in.get(name, ("host", 0)), count=1),
+            buffers=_buffers(kind.empty(), made_in.get(name, _ON_HOST), count=1),
         )
         for name, kind in outputs.items()
         if name not in results and name not in updates.values()
@@ -181,17 +181,13 @@ class FeedKind:
 
 @dataclass(slots=True, kw_only=True)
 class _Buffer:
-    """Memory of one value; `owner` keeps it: an array, or a value on a device."""
+    """Memory of one value; `owner` keeps it: an array, or a value on a device. `device` is its name and
+    number, as a binding has them."""
 
     place: Place
-    device_id: int
+    device: tuple[str, int]
     shape: tuple[int, ...]
     owner: Any
-
-    @property
-    def device(self) -> tuple[str, int]:
-        """As a binding names it."""
-        return ("cuda", self.device_id) if self.place == "device" else ("cpu", 0)
 
     @property
     def pointer(self) -> int:
@@ -289,14 +285,14 @@ class Bound:
         binding = self._bindings[self._turn]
         for name, array in given.items():
             kind, pointer = self._feeds[name].onnx_type, array.ctypes.data
-            binding.bind_input(name, "cpu", 0, kind, array.shape, pointer)
+            binding.bind_input(name, _HOST, 0, kind, array.shape, pointer)
         made: dict[str, Array] = {}
         for name, kind in self._results.items():
             if all(isinstance(dim, int) for dim in kind.dims):
                 array = made[name] = kind.empty()
-                binding.bind_output(name, "cpu", 0, kind.onnx_type, array.shape, array.ctypes.data)
+                binding.bind_output(name, _HOST, 0, kind.onnx_type, array.shape, array.ctypes.data)
             else:
-                binding.bind_output(name, "cpu")
+                binding.bind_output(name, _HOST)
         try:
             self.session.run_with_iobinding(binding)
         except Exception as error:
@@ -357,41 +353,47 @@ def _check_known(names: Any, known: Mapping[str, Any], what: str) -> None:
         raise UsageError(f"there is no {what} {strange!r}{close}")
 
 
-_Places = dict[str, tuple[Place, int]]
+_Where = tuple[Place, tuple[str, int]]
+_Places = dict[str, _Where]
+_ON_HOST: _Where = ("host", (_HOST, 0))
 
 
 def _places(session: ort.InferenceSession) -> tuple[_Places, _Places]:
-    """Where a session that runs on CUDA reads each input and makes each output, and on which device; an
-    initializer that is kept is read on the host."""
-    if "CUDAExecutionProvider" not in session.get_providers():
+    """Return where a session on a device reads each input and makes each output; an initializer that is
+    kept is read on the host. Nothing where the device's memory cannot be bound."""
+    found = session.get_providers()
+    memory = next((row.memory for row in devices() if row.memory and row.provider in found), "")
+    if not memory:
         return {}, {}
     optional = session.get_overridable_initializers()
-    read: _Places = {item.name: ("page-locked", 0) for item in optional}
-    read |= _told(session.get_inputs(), session.get_input_memory_infos())
-    return read, _told(session.get_outputs(), session.get_output_memory_infos())
+    read: _Places = {item.name: ("page-locked", (_HOST, 0)) for item in optional}
+    read |= _told(session.get_inputs(), session.get_input_memory_infos(), memory)
+    return read, _told(session.get_outputs(), session.get_output_memory_infos(), memory)
 
 
-def _told(items: Sequence[Any], infos: Sequence[Any]) -> _Places:
+def _told(items: Sequence[Any], infos: Sequence[Any], memory: str) -> _Places:
     return {
-        item.name: ("device" if info.name == _CUDA else "page-locked", info.device_id)
+        item.name: ("device", (memory.lower(), info.device_id))
+        if info.name == memory
+        else ("page-locked", (_HOST, 0))
         for item, info in zip(items, infos, strict=True)
     }
 
 
-def _buffers(array: Array, where: tuple[Place, int], *, count: int) -> list[_Buffer]:
+def _buffers(array: Array, where: _Where, *, count: int) -> list[_Buffer]:
     """So many buffers like an array; the first has its elements."""
-    place, device_id = where
+    place, device = where
     made: list[_Buffer] = []
     for i in range(count):
         if place == "device":
             import onnxruntime as ort
 
-            owner: Any = ort.OrtValue.ortvalue_from_numpy(storable(array), "cuda", device_id)
+            owner: Any = ort.OrtValue.ortvalue_from_numpy(storable(array), *device)
         else:
             owner = _page_locked(array) if place == "page-locked" else None
             place = "host" if owner is None else "page-locked"
             owner = np.empty_like(array, subok=False) if owner is None else owner
-        made.append(_Buffer(place=place, device_id=device_id, shape=array.shape, owner=owner))
+        made.append(_Buffer(place=place, device=device, shape=array.shape, owner=owner))
         if i == 0 and place != "device":
             made[0].write(array)
     return made

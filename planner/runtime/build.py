@@ -15,6 +15,7 @@ from planner.errors import ModelError
 from planner.graph.operators.training import TRAINING
 from planner.graph.reasons import WhyClosed
 from planner.graph.rules import SWAP_DOMAIN
+from planner.targets import Target
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,7 +25,7 @@ _MAX_IR_VERSION, _MAX_OPSET = 10, 21  # that onnxruntime-training 1.19.2 accepts
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _TORCH = {"YieldOp", "ATen", "PythonOp", "PythonOpGrad"}
 _INSTALL = (
-    f"install onnxruntime-training-cpu=={TRAINING_VERSION} (or onnxruntime-training for CUDA) with "
+    f"install onnxruntime-training-cpu=={TRAINING_VERSION} (or onnxruntime-training, for a GPU) with "
     "planner in a Python 3.11 environment of its own, and run planner there"
 )
 
@@ -115,6 +116,6 @@ def _version() -> str:
         return "(none)"
 
 
-def why_no_copies(device: str) -> WhyClosed | None:
-    """Why no tensor can be copied to the host and back on `device`, or None where it can."""
-    return WhyClosed.NO_KERNEL if device == "cpu" and is_training_build() else None
+def why_no_copies(target: Target) -> WhyClosed | None:
+    """Why no tensor can be copied to the host and back on `target`, or None where it can."""
+    return WhyClosed.NO_KERNEL if target.is_host and is_training_build() else None

@@ -14,7 +14,7 @@ from planner.errors import ModelError
 from planner.runtime.messages import explain
 from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import run_session
-from planner.targets import CPU
+from planner.targets import HOST
 
 Array = npt.NDArray[Any]
 _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
@@ -52,7 +52,7 @@ class ModelInMemory:
         options = session_options(level=level, order=order, threads=threads)
         options.add_session_config_entry(_FOLDER_KEY, str(self.folder.absolute()))
         try:
-            session = ort.InferenceSession(self.data, options, providers=[CPU.provider])
+            session = ort.InferenceSession(self.data, options, providers=[HOST.provider])
         except Exception as error:
             raise ModelError(
                 f"ONNX Runtime cannot load the model: {explain(str(error))}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from planner.targets import TARGETS
+
 _OLDEST_OPSET = 7
 
 
@@ -27,7 +29,7 @@ def explain(message: str) -> str:
         return (
             f"onnxruntime has no kernel for {found[1]} (node {found[2]!r}) on the chosen execution "
             "provider and types; training operators of com.microsoft need onnxruntime-training, and a "
-            "type that only another provider has (bfloat16) is planned for that one (--device cuda "
+            "type that only another provider has (bfloat16) is planned for that one (--device DEVICE "
             "--no-verify), or on the graph as it is (--no-ort-optimize --no-verify)"
         )
     found = re.search(r"([\w.]*:?\w+)\(-?\d+\) is not a registered function/op", message)
@@ -50,8 +52,7 @@ def _is_old(kernel: str) -> bool:
 def explain_refusal(message: str) -> str:
     """What a device refused in a run, and what to do about it; other messages as they are.
 
-    The texts are those of the arena (core/framework/bfc_arena.cc), of CUDA's pinned allocator
-    (providers/cuda/cuda_allocator.cc) and, measured, of WebGPU.
+    The texts are those of the arena (core/framework/bfc_arena.cc), and what targets add.
     """
     found = re.search(
         r"Available memory of (\d+) is smaller than requested bytes of (\d+)", message
@@ -61,13 +62,8 @@ def explain_refusal(message: str) -> str:
             f"the device's memory limit leaves {found[1]} bytes where {found[2]} are needed: raise "
             "gpu_mem_limit, which also bounds inputs, parameters and outputs, or plan for less"
         )
-    if "cudaMallocHost" in message or "cudaHostAlloc" in message:
-        return (
-            "pinned host memory is exhausted by copies to the host: free some, or plan with fewer of "
-            "them (--swap none, or a larger --budget)"
-        )
     if "Failed to allocate memory for requested buffer" in message:
         return f"the device has not enough memory ({message}): plan for a smaller --budget"
-    if "Invalid Buffer" in message:
-        return f"the device refused a buffer, for want of memory ({message})"
-    return message
+    refusals = (item for target in TARGETS.values() for item in target.refusals.items())
+    said = next((said for text, said in refusals if text in message), "{message}")
+    return said.format(message=message)

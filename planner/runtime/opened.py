@@ -32,7 +32,8 @@ from planner.onnxio.metadata import read_metadata
 from planner.plan.planfile import Arena, Pool
 from planner.runtime.build import has_pool
 from planner.runtime.swapping import disk_bytes_of, put_disk, put_pool, register_library
-from planner.targets import (
+from planner.targets import HOST, TARGETS, Target, target_named
+from planner.targets.keys import (
     ARENA_KEY,
     ASSUMED_KEY,
     BLOCK_KEY,
@@ -44,9 +45,6 @@ from planner.targets import (
     PACKED_KEY,
     POOL_KEY,
     TARGET_KEY,
-    TARGETS,
-    Target,
-    target_named,
 )
 
 if TYPE_CHECKING:
@@ -254,7 +252,9 @@ def session_options(
     if needs.pool is not None:
         put_pool(options, needs.pool, needs.target)
     if needs.target.plugin:
-        add_plugin(options, needs.target)
+        from planner.targets.backend import backend_of
+
+        backend_of(needs.target).add_to(options)
     if needs.disk_bytes is not None:
         remark = put_disk(options, needs.disk_bytes, None if disk is None else Path(disk))
         if remark:
@@ -289,26 +289,12 @@ def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
     Raises:
         UsageError: the target's memory is no arena, or its provider is not here.
     """
-    from planner.runtime.device.sessions import check_provider
     from planner.runtime.options import cap_arena
+    from planner.targets.backend import backend_of
 
     if target.is_arena:
-        check_provider(target)
-    device = "cpu" if target.name == "any" else target.name
-    cap_arena(options, arena.limit_bytes, arena.first_region_bytes, device=device)
-
-
-def add_plugin(options: ort.SessionOptions, target: Target) -> None:
-    """Have `options` open a session on a target whose provider is a plug-in.
-
-    Raises:
-        UsageError: it is not installed, or sees no device.
-    """
-    from planner.runtime.device.sessions import check_provider
-    from planner.runtime.device.webgpu.provider import webgpu_devices
-
-    check_provider(target)
-    options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(target.options))
+        backend_of(target).check()
+    cap_arena(options, arena.limit_bytes, arena.first_region_bytes, target=target)
 
 
 def metadata_of(model: Path | str | bytes) -> dict[str, str]:
@@ -356,7 +342,7 @@ def _target_of(where: str, props: Mapping[str, str], device: str | None) -> Targ
         raise UsageError(f"{where}: its metadata {TARGET_KEY} names no device: {written_for!r}")
     if device is not None and written_for not in (None, device):
         raise UsageError(f"{where} was written for {written_for}, not for {device}")
-    target = target_named(device or written_for or "cpu")
+    target = target_named(device or written_for or HOST.name)
     if OPTIONS_KEY not in props:
         return target
     return replace(target, options=_provider_options(props[OPTIONS_KEY], target, where))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from planner.errors import UsageError
-from planner.targets import CUDA
+from planner.targets import HOST, Target
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -191,9 +191,13 @@ def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) ->
 
 
 def cap_arena(
-    options: ort.SessionOptions, cap_bytes: int, first_region_bytes: int = 0, *, device: str = "cpu"
+    options: ort.SessionOptions,
+    cap_bytes: int,
+    first_region_bytes: int = 0,
+    *,
+    target: Target = HOST,
 ) -> None:
-    """Have sessions with `options` use an arena that holds `cap_bytes` at most, on the CPU or on CUDA.
+    """Have sessions with `options` use an arena of a target that holds `cap_bytes` at most.
 
     Its regions double from the first, and every chunk is split. It is registered for the process: the
     last one is that of sessions which are created later.
@@ -212,14 +216,14 @@ def cap_arena(
         "initial_chunk_size_bytes": first_region_bytes or min(cap_bytes, MAX_FIRST_REGION),
         "max_dead_bytes_per_chunk": 1,  # 0 crashes the process
     }
-    if device == "cpu":
+    if not target.own_memory:
         use_registered_arena(options, config)
         return
-    if device != "cuda":
-        raise UsageError(f"memory of {device} is not an arena of ONNX Runtime's")
+    if not target.is_arena:
+        raise UsageError(f"memory of {target.name} is not an arena of ONNX Runtime's")
     kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    info = ort.OrtMemoryInfo("Cuda", kind, 0, ort.OrtMemType.DEFAULT)
+    info = ort.OrtMemoryInfo(target.memory, kind, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator_v2(
-        CUDA.provider, info, {"device_id": "0"}, ort.OrtArenaCfg(config)
+        target.provider, info, {"device_id": "0"}, ort.OrtArenaCfg(config)
     )
     options.add_session_config_entry("session.use_env_allocators", "1")

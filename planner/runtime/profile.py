@@ -31,7 +31,7 @@ from planner.files.temporary import temporary_folder
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import DEFAULT, Opening
 from planner.runtime.swapping import register_for
-from planner.targets import CPU
+from planner.targets import HOST
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -136,7 +136,7 @@ def create_session(model_path: Path, options: ort.SessionOptions) -> ort.Inferen
 
     register_for(options, model_path)
     try:
-        return ort.InferenceSession(str(model_path), options, providers=[CPU.provider])
+        return ort.InferenceSession(str(model_path), options, providers=[HOST.provider])
     except Exception as error:
         raise ModelError(f"{model_path}: {explain(str(error))}") from error
 

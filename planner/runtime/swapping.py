@@ -19,7 +19,8 @@ from planner.native import library_path
 from planner.onnxio.metadata import read_metadata
 from planner.runtime.build import has_pool
 from planner.runtime.messages import first_line
-from planner.targets import ANY, CPU, DISK_KEY, NEEDS, NEEDS_FUSED, NEEDS_KEY, NEEDS_SWAPS, Target
+from planner.targets import Target
+from planner.targets.keys import DISK_KEY, NEEDS, NEEDS_FUSED, NEEDS_KEY, NEEDS_SWAPS
 from planner.units import parse_whole
 
 if TYPE_CHECKING:
@@ -68,12 +69,9 @@ def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
         raise UsageError(
             "this build of ONNX Runtime takes no pool of planner's: it is for training"
         )
-    if target.name not in (CPU.name, ANY.name):
-        how = (
-            "; on CUDA the options of its provider are those of planner.native.device_pool_options"
-            if target.is_arena
-            else ""
-        )
+    if target.own_memory:
+        how = "; options of its provider are those of planner.native.device_pool_options"
+        how = how if target.is_arena else ""
         raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
     options.add_session_config_entry(_POOL_BYTES, str(pool.bytes))
     if pool.spill_bytes:

@@ -19,13 +19,14 @@ Semantics (the same that the lowered graph has on ONNX Runtime):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from planner import clock
 from planner.plan.candidate import Candidate
-from planner.plan.problem import NO_PAGING, Action, ActionKind, Paging, Problem
+from planner.plan.problem import NO_PAGING, Action, ActionKind, Paging, PlanOp, Problem
 from planner.plan.replay import Replay
 from planner.simulate.streams import Reads, overlapped
 
@@ -45,137 +46,205 @@ def simulate(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PA
             operation that may not be recomputed runs twice, or one never runs.
     """
     clock.spend(clock.SIMULATED_S * len(actions))
-    steps, ops, tensors, kind_run = len(actions), problem.ops, problem.tensors, ActionKind.RUN
-    newest: dict[int, int] = {}  # tensor -> index into the lists below
-    tensor_of: list[int] = []
-    birth: list[int] = []
-    end: list[int] = []
-    stays: list[bool] = []
-    writer_frees: list[bool] = []  # the last reader so far writes in place over this copy
-    touches: list[list[int]] = []  # per action, the copies read
-    first_made: list[int] = []  # per action, the first copy made
-    on_host: dict[int, int] = {}  # tensor -> the copy that was copied out last
-    ran: set[int] = set()
-    delta = [0] * (steps + 1)
-    beside = paging.loads | paging.stores
-    time_us = recompute_us = swap_us = paged_us = 0.0
-    recomputed = recomputed_bytes = out_bytes = in_bytes = 0
+    play = _Play(problem, paging, len(actions))
+    play.play(actions)
+    if len(play.ran) != len(problem.ops):
+        missing = next(op.name for i, op in enumerate(problem.ops) if i not in play.ran)
+        raise InvalidScheduleError(f"operation {missing!r} never runs")
+    ranges = tuple(play.ranges())
+    time_us, stall_us, timeline = play.time_us, play.swap_us, None
+    if problem.overlap:
+        over, last = play.uses(), play.last_reads()
+        timeline = overlapped(problem, actions, over, play.tensor_of, last, paging)
+        stall_us = timeline.time_us - (time_us - play.swap_us - play.paged_us)
+        time_us = timeline.time_us
+    live = np.cumsum(np.array(play.delta, dtype=np.int64))[: len(actions)]
+    return Replay(
+        live_bytes=live + problem.fixed_bytes,
+        time_us=time_us,
+        stall_us=stall_us,
+        timeline=timeline,
+        recompute_us=play.recompute_us,
+        recomputed_ops=play.recomputed,
+        recomputed_bytes=play.recomputed_bytes,
+        swap_out_bytes=play.out_bytes,
+        swap_in_bytes=play.in_bytes,
+        swap_us=play.swap_us,
+        paged_us=play.paged_us if problem.overlap else 0.0,
+        copies=ranges,
+    )
 
-    def make(tensor: int, step: int, to_end: bool) -> None:
-        newest[tensor] = len(tensor_of)
-        tensor_of.append(tensor)
-        birth.append(step)
-        end.append(steps if to_end else step + 1)
-        stays.append(to_end)
-        writer_frees.append(False)
 
-    def newest_of(wanted: Sequence[int], step: int, what: str) -> list[int]:
-        try:
-            return [newest[tensor] for tensor in wanted]
-        except KeyError as missing:
-            name = tensors[missing.args[0]].name
-            raise InvalidScheduleError(
-                f"action {step} ({what}) reads {name!r}, not on the device"
-            ) from None
+class _Play:
+    """What is on the device and the host as actions go by, and what they cost.
 
-    def read(copies: list[int], step: int) -> list[int]:
-        after = step + 1
-        for copy in copies:
-            if not stays[copy]:
-                end[copy] = after
-            writer_frees[copy] = False
-        return copies
+    Attributes:
+        newest: by tensor, its newest device copy, an index into `tensor_of`, `birth`, `end`, `stays` and
+            `writer_frees`.
+        writer_frees: the last reader so far writes in place over this copy.
+        touches: by action, the copies that it reads.
+        on_host: by tensor, the copy that was copied out last.
+        delta: by action, bytes that become live there.
+    """
 
-    for step, action in enumerate(actions):
-        first_made.append(len(tensor_of))
-        if action.kind is kind_run:
+    __slots__ = (
+        "beside", "birth", "delta", "end", "in_bytes", "newest", "on_host", "ops", "out_bytes",
+        "paged_us", "problem", "ran", "recompute_us", "recomputed", "recomputed_bytes", "stays", "steps",
+        "stores", "swap_us", "tensor_of", "tensors", "time_us", "touches", "writer_frees",
+    )  # fmt: skip
+
+    def __init__(self, problem: Problem, paging: Paging, steps: int) -> None:
+        self.problem, self.steps = problem, steps
+        self.ops, self.tensors = problem.ops, problem.tensors
+        self.stores, self.beside = paging.stores, paging.loads | paging.stores
+        self.newest: dict[int, int] = {}
+        self.tensor_of: list[int] = []
+        self.birth: list[int] = []
+        self.end: list[int] = []
+        self.stays: list[bool] = []
+        self.writer_frees: list[bool] = []
+        self.touches: list[list[int]] = []
+        self.on_host: dict[int, int] = {}
+        self.ran: set[int] = set()
+        self.delta = [0] * (steps + 1)
+        self.time_us = self.recompute_us = self.swap_us = self.paged_us = 0.0
+        self.recomputed = self.recomputed_bytes = self.out_bytes = self.in_bytes = 0
+
+    def play(self, actions: Sequence[Action]) -> None:
+        """Do every action, in order. This loop is what many engines wait for: names are local."""
+        newest, ops, tensors, ran = self.newest, self.ops, self.tensors, self.ran
+        delta, beside, read, make = self.delta, self.beside, self._read, self._make
+        kind_run, time_us = ActionKind.RUN, 0.0
+        for step, action in enumerate(actions):
+            if action.kind is not kind_run:
+                time_us += self._copy(step, action)
+                continue
             op = ops[action.target]
-            is_store = action.target in paging.stores
-            is_begun = is_store and op.inputs[0] in on_host  # by a swap-out, whose copy it is
-            touches.append(read(newest_of(() if is_begun else op.inputs, step, op.name), step))
-            if is_store and not is_begun:
-                (on_host[op.inputs[0]],) = touches[-1]
+            inputs = self._paged(step, action.target) if action.target in beside else op.inputs
+            try:
+                read(list(map(newest.__getitem__, inputs)), step)
+            except KeyError as missing:
+                raise self._absent(missing, step, op.name) from None
             if op.inplace:
-                taken: set[int] = set()
-                for source, target in op.inplace:
-                    copy = newest[source]
-                    if birth[copy] < step and not stays[copy] and target not in taken:
-                        writer_frees[copy] = True
-                        taken.add(target)
+                self._write_over(op.inplace, step)
             again = action.target in ran
-            if again and not op.recomputable:
-                raise InvalidScheduleError(f"action {step} runs {op.name!r} again")
+            if again:
+                self._count_again(step, op)
             for tensor in op.outputs:
-                make(tensor, step, tensors[tensor].to_end and not again)
+                make(tensor, step, not again and tensors[tensor].to_end)
             if op.workspace_bytes:
                 delta[step] += op.workspace_bytes
                 delta[step + 1] -= op.workspace_bytes
             time_us += op.duration_us
-            paged_us += op.duration_us if action.target in beside else 0.0
-            if again:
-                recompute_us += op.duration_us
-                recomputed += 1
-                recomputed_bytes += sum(tensors[t].bytes for t in op.outputs)
             ran.add(action.target)
-            continue
-        tensor = tensors[action.target]
+        self.time_us = time_us
+
+    def _paged(self, step: int, index: int) -> Sequence[int]:
+        """Count a load or a store; returns what it reads: nothing where a swap-out has begun it."""
+        op = self.ops[index]
+        self.paged_us += op.duration_us
+        if index not in self.stores:
+            return op.inputs
+        (stored,) = op.inputs
+        if stored in self.on_host:
+            return ()
+        (self.on_host[stored],) = self._newest_of(stored, step, op.name)
+        return op.inputs
+
+    def _count_again(self, step: int, op: PlanOp) -> None:
+        if not op.recomputable:
+            raise InvalidScheduleError(f"action {step} runs {op.name!r} again")
+        self.recompute_us += op.duration_us
+        self.recomputed += 1
+        self.recomputed_bytes += sum(self.tensors[t].bytes for t in op.outputs)
+
+    def _copy(self, step: int, action: Action) -> float:
+        """Copy a tensor out or in, or wait for its copy; returns the time, in microseconds."""
+        problem, target = self.problem, action.target
+        tensor = problem.tensors[target]
         if action.kind is ActionKind.SWAP_OUT:
-            copies = newest_of((action.target,), step, f"swap-out of {tensor.name}")
-            touches.append(read(copies, step))
-            if not (tensor.host_copy and action.target in on_host):  # else that copy is the one
-                (on_host[action.target],) = copies
-            cost = problem.swap_out_us(action.target)
-            out_bytes += 0 if tensor.host_copy else tensor.bytes
-        elif action.target not in on_host:
+            copies = self._newest_of(target, step, f"swap-out of {tensor.name}")
+            self._read(copies, step)
+            if not (tensor.host_copy and target in self.on_host):  # else that copy is the one
+                (self.on_host[target],) = copies
+            cost = problem.swap_out_us(target)
+            self.out_bytes += 0 if tensor.host_copy else tensor.bytes
+        elif target not in self.on_host:
             raise InvalidScheduleError(f"action {step} swaps in {tensor.name!r}, not on the host")
         elif action.kind is ActionKind.SWAP_OUT_DONE:
-            touches.append(read([on_host[action.target]], step))
+            self._read([self.on_host[target]], step)
             cost = 0.0
         else:
-            touches.append([])
-            make(action.target, step, False)
-            cost, in_bytes = problem.swap_in_us(action.target), in_bytes + tensor.bytes
-        swap_us += cost
-        time_us += cost
-    if len(ran) != len(ops):
-        missing = next(op.name for i, op in enumerate(ops) if i not in ran)
-        raise InvalidScheduleError(f"operation {missing!r} never runs")
-    ranges: list[tuple[int, int, int]] = []
-    for tensor, start, stop, frees in zip(tensor_of, birth, end, writer_frees, strict=True):
-        last = stop - 1 if frees else stop
-        size = tensors[tensor].bytes
-        delta[start] += size
-        delta[last] -= size
-        ranges.append((tensor, start, last))
-    stall_us, timeline = swap_us, None
-    if problem.overlap:
-        first_made.append(len(tensor_of))
-        over = [
+            self._read([], step)
+            self._make(target, step, False)
+            cost = problem.swap_in_us(target)
+            self.in_bytes += tensor.bytes
+        self.swap_us += cost
+        return cost
+
+    def _make(self, tensor: int, step: int, to_end: bool) -> None:
+        self.newest[tensor] = len(self.tensor_of)
+        self.tensor_of.append(tensor)
+        self.birth.append(step)
+        self.end.append(self.steps if to_end else step + 1)
+        self.stays.append(to_end)
+        self.writer_frees.append(False)
+
+    def _newest_of(self, tensor: int, step: int, what: str) -> list[int]:
+        try:
+            return [self.newest[tensor]]
+        except KeyError as missing:
+            raise self._absent(missing, step, what) from None
+
+    def _absent(self, missing: KeyError, step: int, what: str) -> InvalidScheduleError:
+        name = self.tensors[missing.args[0]].name
+        return InvalidScheduleError(f"action {step} ({what}) reads {name!r}, not on the device")
+
+    def _read(self, copies: list[int], step: int) -> None:
+        self.touches.append(copies)
+        after, stays, end, writer_frees = step + 1, self.stays, self.end, self.writer_frees
+        for copy in copies:
+            if not stays[copy]:
+                end[copy] = after
+            writer_frees[copy] = False
+
+    def _write_over(self, pairs: Sequence[tuple[int, int]], step: int) -> None:
+        taken: set[int] = set()
+        for source, target in pairs:
+            copy = self.newest[source]
+            if self.birth[copy] < step and not self.stays[copy] and target not in taken:
+                self.writer_frees[copy] = True
+                taken.add(target)
+
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Yield by copy its tensor and the half-open actions of its life; `delta` gets its bytes."""
+        tensors, delta = self.problem.tensors, self.delta
+        copies = zip(self.tensor_of, self.birth, self.end, self.writer_frees, strict=True)
+        for tensor, start, stop, frees in copies:
+            last = stop - 1 if frees else stop
+            size = tensors[tensor].bytes
+            delta[start] += size
+            delta[last] -= size
+            yield tensor, start, last
+
+    def uses(self) -> list[Reads]:
+        """Return what each action reads, makes and writes over."""
+        made = np.searchsorted(self.birth, np.arange(self.steps + 1)).tolist()
+        bounds = itertools.pairwise(made)
+        return [
             Reads(
                 reads=tuple(reads),
-                makes=tuple(range(first_made[step], first_made[step + 1])),
-                overwrites=tuple(c for c in reads if writer_frees[c] and end[c] == step + 1),
+                makes=tuple(range(first, behind)),
+                overwrites=tuple(
+                    c for c in reads if self.writer_frees[c] and self.end[c] == step + 1
+                ),
             )
-            for step, reads in enumerate(touches)
+            for step, (reads, (first, behind)) in enumerate(zip(self.touches, bounds, strict=True))
         ]
-        last = [-1 if stay else stop - 1 for stay, stop in zip(stays, end, strict=True)]
-        timeline = overlapped(problem, actions, over, tensor_of, last, paging)
-        stall_us = timeline.time_us - (time_us - swap_us - paged_us)
-        time_us = timeline.time_us
-    return Replay(
-        live_bytes=np.cumsum(np.array(delta, dtype=np.int64))[:steps] + problem.fixed_bytes,
-        time_us=time_us,
-        stall_us=stall_us,
-        timeline=timeline,
-        recompute_us=recompute_us,
-        recomputed_ops=recomputed,
-        recomputed_bytes=recomputed_bytes,
-        swap_out_bytes=out_bytes,
-        swap_in_bytes=in_bytes,
-        swap_us=swap_us,
-        paged_us=paged_us if problem.overlap else 0.0,
-        copies=tuple(ranges),
-    )
+
+    def last_reads(self) -> list[int]:
+        """Return by copy the action that reads it last; -1 for one that stays."""
+        return [-1 if stay else stop - 1 for stay, stop in zip(self.stays, self.end, strict=True)]
 
 
 def candidate_of(problem: Problem, actions: list[Action], paging: Paging = NO_PAGING) -> Candidate:

@@ -81,9 +81,7 @@ def step(
         InfeasibleBudgetError: no plan was found within the budget.
         UsageError, ModelError: see `planner.errors`.
     """
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.device.type != "cpu":
-            raise UsageError(f"{name!r} is on {tensor.device}; planner.torch.step runs on the CPU")
+    _check_place(module)
     graph = export_training_graph(
         module,
         example_inputs,
@@ -98,7 +96,16 @@ def step(
     )
     of_call = partial(_step_of, module, loss_fn, autocast)
     traced, _ = of_call(example_inputs, targets)
-    job = Job(
+    job = _job(graph, budget, time_limit_s=time_limit_s, verify=verify)
+    made = _made(graph, traced, _planned(graph, job))
+    del graph, traced
+    _give_back()
+    return Step(made, of_call)
+
+
+def _job(graph: ExportedGraph, budget: str, *, time_limit_s: float, verify: bool) -> Job:
+    """Ask for a plan at the sizes of the examples."""
+    return Job(
         model="",
         folder="",
         budget=budget,
@@ -109,10 +116,13 @@ def step(
         time_limit_s=time_limit_s,
         verify=verify,
     )
-    made = _made(graph, traced, _planned(graph, job))
-    del graph, traced
-    _give_back()
-    return Step(made, of_call)
+
+
+def _check_place(module: nn.Module) -> None:
+    """Raise UsageError where a parameter or buffer is not in the host's memory."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise UsageError(f"{name!r} is on {tensor.device}; planner.torch.step runs on the CPU")
 
 
 def _give_back() -> None:

@@ -17,6 +17,7 @@ from planner.choices import RELATIVE
 from planner.fuse.operators import OPERATORS
 from planner.fuse.rewrite import with_fusion
 from planner.graph.schedule import default_order
+from planner.targets import cpu, cuda
 from reports.gpu.basics import Found, least_ms
 from reports.gpu.graphs import Where, node_events
 from tests.fuse.graphs import Array, same_bits
@@ -57,7 +58,7 @@ def half(where: Where) -> Found:
     """The same in float16, whose programs are for CUDA alone: within what the type rounds."""
     proto = _layer(where.side, onnx.TensorProto.FLOAT16)
     model, graph = graph_of(proto)
-    made = with_fusion(model, graph, default_order(graph), only_exact=False, device="cuda")
+    made = with_fusion(model, graph, default_order(graph), only_exact=False, kernels=cuda.FUSED)
     assert made is not None
     feeds = _feeds(where)
     wanted = where.session(proto, 0).run(None, feeds)
@@ -193,8 +194,13 @@ def _cast(
 
 def _fused(where: Where, proto: onnx.ModelProto, mode: str) -> onnx.ModelProto:
     model, graph = graph_of(proto)
+    kernels = (cuda if where.cuda else cpu).FUSED
     made = with_fusion(
-        model, graph, default_order(graph), only_exact=mode == "exact", device=where.device
+        model,
+        graph,
+        default_order(graph),
+        only_exact=mode == "exact",
+        kernels=kernels,
     )
     assert made is not None
     return ir.to_proto(made.model)

@@ -24,9 +24,10 @@ import planner
 from planner import native
 from planner.choices import FuseMode
 from planner.runtime.binding import Bound, FeedKind, storable
-from planner.runtime.device import sessions
 from planner.runtime.feeds.inputs import make_inputs
-from planner.targets import CPU, CUDA
+from planner.targets import HOST
+from planner.targets.backend import backend_of
+from planner.targets.cuda import CUDA
 from reports.gpu.basics import least_ms
 from reports.gpu.graphs import Where
 
@@ -172,14 +173,14 @@ class _Run:
     def _session(
         self, path: Path, settings: Mapping[str, str] = {}, pool: str | None = None
     ) -> ort.InferenceSession:
-        target = CUDA if self.where.cuda else CPU
+        target = CUDA if self.where.cuda else HOST
         options = planner.session_options(path, pool=pool)
         options.enable_mem_pattern = options.enable_mem_reuse = False
         options.log_severity_level = 3
         if not self.where.cuda:
             options.intra_op_num_threads = 1
         provider = {**target.options, **self.case.provider, **settings} if self.where.cuda else {}
-        return sessions.create(target, path, options, provider)
+        return backend_of(target).open(path, options, provider)
 
     def _data(self, seed: int) -> dict[str, np.ndarray]:
         return make_inputs(self._model, seed)[0]

@@ -13,10 +13,10 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from planner.runtime.device.sessions import create
 from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, profile, run_session
 from planner.targets import target_named
+from planner.targets.backend import backend_of
 from reports.peers.numbers import Arrays
 
 PRODUCTS = 30
@@ -35,7 +35,8 @@ class OrtStep:
             self.feeds: Arrays = {name: held[name] for name in held.files if name in names}
         if device == "cuda":
             target = target_named("cuda")
-            self._session = create(target, model, self.opening.options(), target.options)
+            backend = backend_of(target)
+            self._session = backend.open(model, self.opening.options(), target.options)
             self._binding = self._bound()
         else:
             self._session = create_session(model, self.opening.options())

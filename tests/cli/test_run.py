@@ -16,8 +16,8 @@ import onnx
 import pytest
 
 import planner
-from planner.targets import BLOCK_KEY, LEVEL_KEY, OPTIONS_KEY, ORDER_KEY, POOL_KEY, TARGET_KEY
-from planner.targets import PACKED_KEY as PACKED
+from planner.targets.keys import BLOCK_KEY, LEVEL_KEY, OPTIONS_KEY, ORDER_KEY, POOL_KEY, TARGET_KEY
+from planner.targets.keys import PACKED_KEY as PACKED
 from tests.process import PLANNER
 
 ROOT = Path(__file__).parents[2]

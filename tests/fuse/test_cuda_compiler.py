@@ -19,6 +19,7 @@ from onnx import helper
 from planner.fuse.rewrite import with_fusion
 from planner.graph.schedule import default_order
 from planner.native import library_path
+from planner.targets.cuda import FUSED
 from tests.fuse.fake_cuda import Case, Fakes
 from tests.fuse.graphs import model_of, same_bits
 from tests.fuse.test_cuda import HALVES, ZOO, halved
@@ -109,7 +110,7 @@ def nvrtc() -> Path:
 def programs_of(name: str) -> list[Case]:
     """The programs of a sample with operations fused, each of dims once."""
     model, graph = graph_of(onnx.load(ZOO / f"{name}.onnx"))
-    made = with_fusion(model, graph, default_order(graph), only_exact=False, device="cuda")
+    made = with_fusion(model, graph, default_order(graph), only_exact=False, kernels=FUSED)
     assert made is not None
     shape_of = {t.name: t.shape for t in graph.tensors}
     found: dict[Any, Case] = {}

@@ -15,6 +15,7 @@ from planner.fuse.program import outside
 from planner.fuse.rewrite import Fused, ground_of, with_fusion
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
+from planner.targets.cpu import FUSED
 from tests.fuse.graphs import Array, same_bits, session
 from tests.graphs import graph_of
 
@@ -75,7 +76,7 @@ def drawn(seed: int, *, exact: bool) -> tuple[onnx.ModelProto, dict[str, Array]]
 
 def fuse(proto: onnx.ModelProto, *, exact: bool) -> tuple[TrainingGraph, Fused | None]:
     model, graph = graph_of(proto)
-    return graph, with_fusion(model, graph, default_order(graph), only_exact=exact)
+    return graph, with_fusion(model, graph, default_order(graph), only_exact=exact, kernels=FUSED)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -148,7 +149,7 @@ def test_what_an_operator_does_depends_on_its_inputs(
 def test_groups_have_no_path_out_and_back_and_do_all_that_is_needed(seed: int):
     proto, _ = drawn(seed, exact=False)
     model, graph = graph_of(proto)
-    ground = ground_of(model, graph, only_exact=False)
+    ground = ground_of(model, graph, only_exact=False, kernels=FUSED)
     groups = groups_of(ground)
     behind: dict[int, set[int]] = {op.id: set() for op in graph.operations}
     for op in reversed(graph.operations):

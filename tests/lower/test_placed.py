@@ -27,7 +27,8 @@ from planner.runtime.device.borders import with_borders
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder
-from planner.targets import CUDA, WEBGPU
+from planner.targets.cuda import CUDA
+from planner.targets.webgpu import WEBGPU
 from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
 from tests.lower.test_rewrite import SLOW
 

@@ -30,7 +30,9 @@ from planner.runtime.optimizers import shapes
 from planner.runtime.optimizers.shapes import unsized_values
 from planner.search.decode import Decoder
 from planner.simulate.waits import with_waits
-from planner.targets import CPU, CUDA, WEBGPU
+from planner.targets import HOST
+from planner.targets.cuda import CUDA
+from planner.targets.webgpu import WEBGPU
 from tests.fuzz.cases import draw_case
 from tests.graphs import formulation_of
 from tests.lower.test_placed import chain, swap_a
@@ -154,9 +156,9 @@ def test_a_session_is_asked_for_shapes_only_where_a_copy_may_say_them(
 @pytest.mark.parametrize(
     ("target", "dtype", "operators"),
     [
-        (CPU, T.FLOAT, {"Size"}),
-        (CPU, T.FLOAT16, {"OptionalHasElement"}),
-        (CPU, T.BFLOAT16, {"GatherND"}),
+        (HOST, T.FLOAT, {"Size"}),
+        (HOST, T.FLOAT16, {"OptionalHasElement"}),
+        (HOST, T.BFLOAT16, {"GatherND"}),
         (CUDA, T.FLOAT16, {"OptionalHasElement"}),
         (WEBGPU, T.FLOAT, {"GatherND", "Size"}),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from planner import api, session_options
 from planner.cli.main import main
-from planner.targets import (
+from planner.targets.keys import (
     LEVEL_KEY,
     ORDER_KEY,
     PACKED_KEY,

@@ -31,6 +31,9 @@ from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from planner.simulate.simulate import simulate
 from planner.simulate.waits import with_waits
+from planner.targets import HOST
+from planner.targets.cuda import CUDA
+from planner.targets.webgpu import WEBGPU
 
 pytestmark = pytest.mark.usefixtures("native_library")
 
@@ -114,16 +117,16 @@ def test_settings_reach_the_problem_in_every_order():
 
 
 def test_the_choice_has_a_reason():
-    assert choose_copies("serial", "auto", "cpu") == (False, "")
-    assert choose_copies("overlapped", "auto", "cpu") == (True, BESIDE)
-    overlap, why = choose_copies("overlapped", "auto", "cuda")
+    assert choose_copies("serial", "auto", HOST) == (False, "")
+    assert choose_copies("overlapped", "auto", HOST) == (True, BESIDE)
+    overlap, why = choose_copies("overlapped", "auto", CUDA)
     assert overlap and "no card has been seen" in why and that_matter([why])
-    for device in ("cpu", "cuda", "webgpu"):
-        overlap, why = choose_copies("auto", "auto", device)
+    for target in (HOST, CUDA, WEBGPU):
+        overlap, why = choose_copies("auto", "auto", target)
         assert not overlap
-        assert f"safe on {device}" in why
-    with pytest.raises(UsageError, match="on the CPU and on CUDA, not on WebGPU"):
-        choose_copies("overlapped", "auto", "webgpu")
+        assert f"safe on {target.name}" in why
+    with pytest.raises(UsageError, match="on the CPU and CUDA, not on WebGPU"):
+        choose_copies("overlapped", "auto", WEBGPU)
 
 
 def test_the_plan_file_round_trips(done, tmp_path):

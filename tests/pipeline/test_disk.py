@@ -23,7 +23,7 @@ from planner.request import Levers
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.swapping import CHECK_SWAPS, LINK_MBPS
-from planner.targets import DISK_KEY
+from planner.targets.keys import DISK_KEY
 
 pytestmark = pytest.mark.usefixtures("native_library")
 

@@ -27,7 +27,9 @@ from planner.pipeline.solve.planned import Planned
 from planner.report.document.outcome import optimize_document
 from planner.request import Levers, Request
 from planner.results import OptimizeResult
-from planner.targets import CPU, CUDA, WEBGPU
+from planner.targets import HOST
+from planner.targets.cuda import CUDA
+from planner.targets.webgpu import WEBGPU
 from tests.graphs import LEVELS, run_on_ort
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
@@ -199,7 +201,7 @@ def test_the_limits_are_those_of_the_types() -> None:
 
 
 def test_devices_that_cannot_cast_to_it() -> None:
-    assert _has_casts(CPU, "bf16", 18) and _has_casts(CUDA, "bf16", 18)
+    assert _has_casts(HOST, "bf16", 18) and _has_casts(CUDA, "bf16", 18)
     assert _has_casts(WEBGPU, "fp16", 18) and not _has_casts(WEBGPU, "bf16", 18)
 
 

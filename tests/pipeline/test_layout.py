@@ -26,7 +26,8 @@ from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.opened import session_options
 from planner.runtime.optimizers import blocked as layout
 from planner.runtime.optimizers.normalize import normalize_for, optimize_file
-from planner.targets import BLOCK_KEY, CPU
+from planner.targets import HOST
+from planner.targets.keys import BLOCK_KEY
 
 Level = onnxruntime.GraphOptimizationLevel
 LEVELS = (
@@ -218,7 +219,7 @@ def test_what_is_planned_is_the_same_each_time(tmp_path: Path) -> None:
         optimize_file(loaded.path, tmp_path / "all.onnx", external=False, level="all")
         nodes = onnx.load(tmp_path / "all.onnx").graph.node
         written.add(tuple((n.name, *n.output) for n in nodes))
-        made = normalize_for(loaded, CPU, level="all").model.graph
+        made = normalize_for(loaded, HOST, level="all").model.graph
         found.add(tuple((str(n.name), *(str(v.name) for v in n.outputs)) for n in made))
         held.append(bytearray(5000 * number))  # the next ones lie elsewhere
     assert len(written) > 1, "ONNX Runtime's own result does not differ: settle() serves nothing"

@@ -15,6 +15,7 @@ from planner.report.document.outcome import OptimizeDocument, optimize_document,
 from planner.report.document.verification import verify_document
 from planner.report.document.views import view_document
 from planner.report.session_code import script_line, session_code
+from planner.targets import target_named
 from tests.report import examples
 
 
@@ -208,13 +209,15 @@ def test_no_claim_of_proof_without_a_run():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("order", ["default", "priority"])
 def test_session_code_compiles_and_quotes_the_name(device, order):
-    code = session_code("a 'b' \"c\".onnx", order_target=order, device=device, budget_bytes=123)
+    code = session_code(
+        "a 'b' \"c\".onnx", order_target=order, target=target_named(device), budget_bytes=123
+    )
     compile(code, "code", "exec")
     assert repr("a 'b' \"c\".onnx") in code
     assert ("PRIORITY_BASED" in code) == (order == "priority")
     assert ('"max_mem": 123' in code) == (device == "cuda")
     arena = Arena(max_bytes=456, first_region_bytes=78)
-    code = session_code("m.onnx", device=device, budget_bytes=123, arena=arena)
+    code = session_code("m.onnx", target=target_named(device), budget_bytes=123, arena=arena)
     assert '"max_mem": 456, "initial_chunk_size_bytes": 78' in code
 
 

@@ -13,8 +13,8 @@ from planner.cli.main import main
 from planner.defaults import meant
 from planner.report.document.outcome import optimize_document
 from planner.report.next_steps import ELSEWHERE, next_steps
-from planner.runtime.device.sessions import is_installed
 from planner.targets import TARGETS
+from planner.targets.backend import backend_of
 from tests.report import examples
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
@@ -127,7 +127,7 @@ def test_an_unverified_model_is_to_be_verified_first():
 def test_a_command_runs_here_or_says_where(device, verified):
     """What runs a model needs its provider; what plans one, reads a plan or looks at budgets does not."""
     target = TARGETS[device]
-    is_here = not target.own_memory or is_installed(target)
+    is_here = not target.own_memory or backend_of(target).is_installed()
     result = examples.optimize_result(verified=verified)
     plan = dataclasses.replace(
         result.plan, device=device, gap=0.5, cost_source="roofline of t4", hardware="t4"
@@ -149,7 +149,7 @@ def test_a_command_runs_here_or_says_where(device, verified):
 
 def test_what_follows_a_plan_for_a_gpu_runs_without_one(tmp_path, monkeypatch, capsys):
     """Each command of the outcome that is not for the GPU machine is run as it stands."""
-    if is_installed(TARGETS["cuda"]):
+    if backend_of(TARGETS["cuda"]).is_installed():
         pytest.skip("CUDA's provider is here")
     monkeypatch.chdir(tmp_path)
     options = ["--device", "cuda", "--hardware", "t4", "--time-limit", "2", "--no-verify", "-q"]

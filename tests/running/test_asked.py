@@ -9,19 +9,20 @@ import pytest
 
 from planner.running.asked import Asked, merged
 from planner.runtime.opened import Arena, Needs
-from planner.targets import CPU, CUDA, target_named
+from planner.targets import HOST, target_named
+from planner.targets.cuda import CUDA
 
 CUDA_FILE = Needs(where="m.onnx", by_planner=True, target=CUDA, props={})
-CPU_FILE = replace(CUDA_FILE, target=CPU)
+CPU_FILE = replace(CUDA_FILE, target=HOST)
 ANYWHERE = replace(CUDA_FILE, target=target_named("any"))
-BOTH = [CUDA.provider, CPU.provider]
+BOTH = [CUDA.provider, HOST.provider]
 
 
 @pytest.mark.parametrize(
     ("providers", "more"),
     [
         (BOTH, None),
-        ([(CUDA.provider, {"device_id": "1"}), CPU.provider], None),
+        ([(CUDA.provider, {"device_id": "1"}), HOST.provider], None),
         (BOTH, [{"device_id": "1"}, {}]),
         (["AzureExecutionProvider", *BOTH], None),
     ],
@@ -37,7 +38,7 @@ def test_the_files_options_join_those_of_the_script(providers, more):
 
 def test_an_option_of_the_script_stays_and_is_said():
     given = {"arena_extend_strategy": "kNextPowerOfTwo"}
-    asked = Asked(model="m", providers=[(CUDA.provider, given), CPU.provider])
+    asked = Asked(model="m", providers=[(CUDA.provider, given), HOST.provider])
     found = merged(asked, CUDA_FILE)
     assert found.asked == asked
     (line,) = found.against
@@ -47,7 +48,7 @@ def test_an_option_of_the_script_stays_and_is_said():
 @pytest.mark.parametrize(
     ("needs", "first"),
     [
-        (CUDA_FILE, CPU.provider),
+        (CUDA_FILE, HOST.provider),
         (CUDA_FILE, "TensorrtExecutionProvider"),
         (CPU_FILE, CUDA.provider),
         (CPU_FILE, "OpenVINOExecutionProvider"),
@@ -61,7 +62,7 @@ def test_another_provider_stays_and_is_said(needs: Needs, first: str):
 
 
 def test_a_file_for_any_device_goes_anywhere():
-    for providers in (None, BOTH, [CPU.provider]):
+    for providers in (None, BOTH, [HOST.provider]):
         assert not merged(Asked(model="m", providers=providers), ANYWHERE).against
 
 

@@ -27,7 +27,7 @@ from planner.runtime.optimizers.normalize import (
     normalize_for,
     optimize_file,
 )
-from planner.targets import CPU
+from planner.targets import HOST
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
@@ -121,7 +121,7 @@ def test_what_is_found_ahead_is_what_all_passes_leave(
     assert ahead.confirmed is not None
     later = ahead.confirmed()
     assert (later is None) == (passes == 1)
-    assert _written(later or ahead) == _written(normalize_for(load_model(source), CPU))
+    assert _written(later or ahead) == _written(normalize_for(load_model(source), HOST))
 
 
 @pytest.mark.parametrize("made", [onnx.load(ZOO / "mlp_adamw.onnx"), halves()])

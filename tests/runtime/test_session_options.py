@@ -11,7 +11,14 @@ import pytest
 import planner
 from planner.errors import UsageError
 from planner.runtime.opened import PREPACKING, Arena, needs_of
-from planner.targets import ARENA_KEY, LEVEL_KEY, OPTIONS_KEY, ORDER_KEY, PACKED_KEY, TARGET_KEY
+from planner.targets.keys import (
+    ARENA_KEY,
+    LEVEL_KEY,
+    OPTIONS_KEY,
+    ORDER_KEY,
+    PACKED_KEY,
+    TARGET_KEY,
+)
 from tests.reliability.graphs import diamond, proto, save
 
 

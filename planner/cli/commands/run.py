@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from planner.cli import options as o
 from planner.cli.console import note
 from planner.cli.outputs import check_input
 from planner.errors import UsageError
+from planner.targets import Device
 from planner.units import check_budget, check_time_limit, parse_bytes
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Plans:
     ] = None
     module: Annotated[bool, typer.Option("-m", help="Run a module, as python -m does.")] = False
     device: Annotated[
-        Literal["cpu", "webgpu", "cuda", "any"] | None,
+        Device | None,
         typer.Option(
             "--device", help="What models are planned for [the device that a session opens on]."
         ),

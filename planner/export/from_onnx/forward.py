@@ -130,6 +130,29 @@ def differentiate(
     proto = _fixed(path, dims or {})
     _add_loss(proto, loss)
     parameters = _trained(proto, train, freeze)
+    parts = _differentiated(proto, parameters)
+    model = parts.finished([(f"{name}_grad", kind) for name, kind in parts.kinds.items()])
+    if check:
+        check_gradients(parts.finished([]), model, parameters)
+    state: list[StateTensor] = []
+    if optimizer is not None:
+        state, updated = OPTIMIZERS[optimizer].append(parts.builder, parts.kinds, "_grad", "_new")
+        model = parts.finished(updated, state)
+    return ForwardTraining(
+        model=model,
+        inputs=tuple(value.name for value in parts.given),
+        parameters=parameters,
+        state=tuple(state),
+    )
+
+
+def _differentiated(proto: onnx.ModelProto, parameters: Mapping[str, np.ndarray]) -> _Parts:
+    """Append the gradients of a loss to its model.
+
+    Raises:
+        UsageError: a tensor has the name of a gradient.
+        ExportError: as for `differentiate`.
+    """
     if clash := _names(proto.graph) & {f"{name}_grad" for name in parameters}:
         raise UsageError(
             f"the model has a tensor called {min(clash)!r}, as a gradient is: rename it"
@@ -143,26 +166,12 @@ def differentiate(
         if tensor.name not in parameters
     }
     names = (*(value.name for value in given), *parameters, *stored)
-    kinds = {n: Trained(shape=a.shape, dtype=a.dtype) for n, a in parameters.items()}
-    parts = _Parts(
+    return _Parts(
         proto=proto,
         given=given,
-        kinds=kinds,
+        kinds={n: Trained(shape=a.shape, dtype=a.dtype) for n, a in parameters.items()},
         stored=stored,
         builder=_builder(names, nodes, gradients),
-    )
-    model = parts.finished([(f"{name}_grad", kind) for name, kind in kinds.items()])
-    if check:
-        check_gradients(parts.finished([]), model, parameters)
-    state: list[StateTensor] = []
-    if optimizer is not None:
-        state, updated = OPTIMIZERS[optimizer].append(parts.builder, kinds, "_grad", "_new")
-        model = parts.finished(updated, state)
-    return ForwardTraining(
-        model=model,
-        inputs=tuple(value.name for value in given),
-        parameters=parameters,
-        state=tuple(state),
     )
 
 

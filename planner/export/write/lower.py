@@ -8,7 +8,7 @@ optimizer's state in place of the gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,16 +95,11 @@ def lower(
     kept = [key for key in tensors if key in read]
     state = [item for item in state if item.name in read]
     draws = [draw for draw in lowering.draws if draw.name in read]
-    inputs = [
-        value_info(key, numpy_dtype(dtype_of(node)), named(shape_of(node), names))
-        for key, node in joint.inputs.items()
-    ]
+    inputs = [*_given(joint, names)]
     inputs += [info_of(key, tensors[key]) for key in kept if key not in initializers]
     of_state = [item for item in state if item.name not in joint.inputs]
     inputs += [value_info(item.name, item.dtype, item.shape) for item in of_state]
-    inputs += [
-        value_info(draw.name, numpy_dtype(draw.dtype), named(draw.dims, names)) for draw in draws
-    ]
+    inputs += [value_info(d.name, numpy_dtype(d.dtype), named(d.dims, names)) for d in draws]
     stored = {key: initializers[key] for key in kept if key in initializers}
     model = builder.finish(name, inputs, outputs, stored)
     model = with_casts(model, for_cpu=cast_for_cpu)
@@ -118,6 +113,12 @@ def lower(
         state=tuple(state),
         results=tuple(joint.outputs),
     )
+
+
+def _given(joint: JointGraph, names: Mapping[str, str]) -> Iterator[ValueInfoProto]:
+    """Yield the inputs that the step takes, as the graph has them."""
+    for key, node in joint.inputs.items():
+        yield value_info(key, numpy_dtype(dtype_of(node)), named(shape_of(node), names))
 
 
 def _outputs(

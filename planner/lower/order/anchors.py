@@ -16,7 +16,8 @@ from planner.graph.model import Role, Tensor, TrainingGraph
 from planner.graph.rules import LEFT_ON_HOST, PER_READER, SWAP_TOKENS
 from planner.lower.steps import PlannedStep
 from planner.onnxio.names import FreeNames
-from planner.targets import CPU, AnchorRule, Target
+from planner.targets import HOST, Target
+from planner.targets.target import AnchorRule
 
 _SCALARS = {"Size": "int64", "OptionalHasElement": "bool", "SequenceLength": "int64"}
 """Element type of a result that is a scalar, whatever is anchored."""
@@ -56,7 +57,7 @@ class Anchorer:
     """
 
     def __init__(
-        self, graph: TrainingGraph, names: FreeNames, target: Target = CPU, opset: int = 1
+        self, graph: TrainingGraph, names: FreeNames, target: Target = HOST, opset: int = 1
     ) -> None:
         self.graph = graph
         self.names = names

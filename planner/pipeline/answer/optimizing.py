@@ -133,12 +133,10 @@ class OptimizeJob:
 
     def _prepared(self, ahead: OriginalAhead) -> Prepared:
         """The model, read and analysed."""
-        levers = self.request.levers
-        choose_copies(
-            levers.copies, levers.swap, self.request.device
-        )  # raises what is wrong with it
+        levers, target = self.request.levers, target_named(self.request.device)
+        choose_copies(levers.copies, levers.swap, target)  # raises what is wrong with it
         if self.verify:
-            check_can_run(target_named(self.request.device))
+            check_can_run(target)
         library_path()  # without it nothing can be planned
         if self.files.report is not None:
             import_ahead("planner.report.page")

@@ -23,7 +23,7 @@ from planner.request import Costs, Request
 from planner.results import ModelView
 from planner.results.verification import Verification
 from planner.runtime.opened import Needs, metadata_of, needs_of
-from planner.targets import CPU, Target
+from planner.targets import HOST, Target
 from planner.units import format_duration
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def as_written(path: Path) -> Needs:
     try:
         metadata_of(path)
     except UsageError:  # loading it says what is wrong with it
-        return Needs(where=str(path), by_planner=False, target=CPU, props={})
+        return Needs(where=str(path), by_planner=False, target=HOST, props={})
     return needs_of(path)
 
 

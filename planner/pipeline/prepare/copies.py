@@ -10,7 +10,7 @@ that library. Where it has been shown to give the same bits is in `planner.targe
 from __future__ import annotations
 
 from planner.errors import UsageError
-from planner.targets import target_named
+from planner.targets import Target, titles
 
 BESIDE = (
     "copies run beside the operations, by planner's native library, which sessions of the file load"
@@ -24,7 +24,7 @@ SHARED = "host copies share the CPU's memory: nothing is saved on this machine; 
 """What copies are worth where a file runs on the CPU."""
 
 
-def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
+def choose_copies(copies: str, swap: str, target: Target) -> tuple[bool, str]:
     """(whether copies run beside the operations, why: a sentence for the plan's assumptions).
 
     "auto" overlaps on a device where that has been shown to be safe.
@@ -32,17 +32,17 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
     Args:
         copies: what `--copies` says.
         swap: what `--swap` says.
-        device: where the model is to run.
+        target: where the model is to run.
 
     Raises:
         UsageError: copies overlap where the library has no operators.
     """
-    target = target_named(device)
     if copies == "overlapped":
         if target.overlap == "never":
+            where = titles(lambda row: row.overlap != "never")
             raise UsageError(
-                f"--copies overlapped: planner's library copies on the CPU and on CUDA, not on "
-                f"{target.title}; use --copies serial"
+                f"--copies overlapped: planner's library copies on {where}, not on {target.title}; use "
+                "--copies serial"
             )
         is_new = target.own_memory and target.overlap != "proved"
         return True, f"{BESIDE}; {_UNPROVED.format(title=target.title)}" if is_new else BESIDE
@@ -52,5 +52,5 @@ def choose_copies(copies: str, swap: str, device: str) -> tuple[bool, str]:
         return True, BESIDE
     return False, (
         "copies are planned on the stream of the operations: beside them they have not been shown to be "
-        f"safe on {device}"
+        f"safe on {target.name}"
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from planner.choices import HOST_PROFILE
 from planner.cost.hardware import Hardware
 from planner.cost.measured import (
     Cache,
@@ -73,10 +74,10 @@ class Costed:
 
 
 def can_be_timed(target: Target) -> bool:
-    """Whether a target is a device that is here, and whose kernels can be waited for: CUDA."""
-    from planner.runtime.device.sessions import is_installed
+    """Whether a target is a device that is here, and whose kernels can be waited for."""
+    from planner.targets.backend import backend_of
 
-    return target.is_arena and is_installed(target)
+    return bool(target.waits) and backend_of(target).is_installed()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ class Costing:
         costs = self.request.costs
         if costs.calibrate != "auto":
             return costs.calibrate
-        here = costs.hardware == "cpu" and (not self.target.own_memory or self._on_device)
+        here = costs.hardware == HOST_PROFILE and (not self.target.own_memory or self._on_device)
         return "auto" if here and os.environ.get(VARIABLE) != "never" else "never"
 
     @cached_property
@@ -198,7 +199,7 @@ class Costing:
             found = op_times(path, feeds, opening, nodes=count)
             cache = cache_of(plain)
             small = None
-            if why_no_copies(self.target.name) is None:
+            if why_no_copies(self.target) is None:
                 small = small_times(plain, touched_bytes=self._peak_bytes)
         times = MeasuredTimes(
             kernel_us=dict(found.kernel_us),

@@ -24,7 +24,7 @@ from planner.runtime.optimizers.normalize import (
     is_of_large_files,
 )
 from planner.runtime.options import Level
-from planner.targets import ANY, Target
+from planner.targets import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def optimized(
     layout = Layout()
     if by_runtime and not target.own_memory:
         found, types, layout = job.laid_out(found, types)
-    if target.name == ANY.name:
+    if target.everywhere:
         placement, said = check_everywhere(found.model, types)
         found = replace(found, placement=placement)
     notes = [*said, *layout_notes(layout, target), *kinds.notes()]
@@ -136,7 +136,7 @@ class _Job:
         """
         kinds, target, loaded = self.kinds, self.target, self.kinds.loaded
         session = found.first or found.model
-        is_any = target.name == ANY.name
+        is_any = target.everywhere
         if not is_any and not blocked_nodes(session, loaded.model):
             return found, types, Layout()
         plain, plain_types, _ = self.graph_of("extended", None)

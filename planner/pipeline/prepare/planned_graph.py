@@ -65,7 +65,7 @@ def planned_graph(
     made = _unfolded(found, plain, original, kinds, target)
     if kinds.request.levers.pattern or has_optional_input(made.model):
         return made
-    if target.own_memory and target.name != "cuda":
+    if not target.optional_inputs:
         why = f"{target.title} has no kernel for OptionalGetElement"
     else:
         why = why_none_optional(made.model)

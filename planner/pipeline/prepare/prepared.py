@@ -40,7 +40,7 @@ from planner.runtime.optimizers.normalize import (
     Written,
 )
 from planner.runtime.options import Level
-from planner.targets import Target, target_named
+from planner.targets import Target, target_named, titles
 
 Progress = Callable[[str], None]
 
@@ -219,7 +219,7 @@ def _prepared(
     plain, original, (order, *others) = graphs
     loaded = kinds.loaded
     planned = planned_graph(found, plain, original, kinds, target)
-    no_swaps = why_no_copies(target.name)
+    no_swaps = why_no_copies(target)
     graph = replace(
         planned.graph,
         assumptions=(
@@ -266,9 +266,10 @@ def _prepared(
 
 def _check_calibrate(request: Request, target: Target) -> None:
     if request.costs.calibrate == "always" and target.own_memory and not can_be_timed(target):
+        timed = titles(lambda row: row.is_host or bool(row.waits))
         raise UsageError(
-            f"--calibrate measures the CPU, or a CUDA device that is here; for {target.title} give "
-            "--profile FILE, which ONNX Runtime writes with SessionOptions.enable_profiling"
+            f"--calibrate measures {timed}, where it is; for {target.title} give --profile FILE, which "
+            "ONNX Runtime writes with SessionOptions.enable_profiling"
         )
 
 

@@ -113,7 +113,7 @@ def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Setti
     no_swaps = prepared.why_no_swaps
     if swap == "only" and no_swaps is not None:
         raise UsageError(f"--swap only: {no_swaps.sentence}; use --swap none")
-    overlap, why_copies = choose_copies(copies, swap, prepared.target.name)
+    overlap, why_copies = choose_copies(copies, swap, prepared.target)
     if copies == "overlapped" and no_swaps is not None:
         raise UsageError(f"--copies overlapped: {no_swaps.sentence}; use --copies serial")
     settings = Settings(
@@ -196,7 +196,7 @@ def noted_copies(prepared: Prepared, settings: Settings) -> tuple[str, ...]:
 
 def shared_note(prepared: Prepared) -> tuple[str, ...]:
     """What copies are worth where the host's memory is the device's."""
-    is_apart = prepared.target.name != "cpu" or prepared.request.levers.disk is not None
+    is_apart = not prepared.target.is_host or prepared.request.levers.disk is not None
     return () if is_apart else (SHARED,)
 
 

@@ -43,6 +43,7 @@ from planner.plan.problem import Action, ActionKind
 from planner.plan.replay import Replay
 from planner.simulate.simulate import InvalidScheduleError, simulate
 from planner.simulate.waits import unpaired
+from planner.targets import target_named
 from planner.units import format_bytes, format_duration
 
 _MAX_BINDING = 20
@@ -320,7 +321,9 @@ def plan_to_json(plan: Plan) -> str:
 def plan_digest(plan: Plan) -> str:
     """Digest of what the plan decides: its schedule and the model it belongs to."""
     core = [plan.version, plan.model_sha256, plan.order_target, plan.ort_optimized]
-    core += [plan.device] if plan.device != "cpu" else []  # as before there were targets
+    core += (
+        [] if target_named(plan.device).is_host else [plan.device]
+    )  # as before there were targets
     core += [sorted(plan.resident)] if plan.resident else []
     core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
     core += [fields_of(region) for together in plan.split for region in together]

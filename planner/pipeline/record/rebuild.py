@@ -31,9 +31,10 @@ from planner.pipeline.target.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
-from planner.runtime.device.sessions import why_missing
 from planner.runtime.swapping import has_swaps, needs_of_graph
-from planner.targets import (
+from planner.targets import target_named
+from planner.targets.backend import backend_of
+from planner.targets.keys import (
     ARENA_KEY,
     ASSUMED_KEY,
     BLOCK_KEY,
@@ -44,7 +45,6 @@ from planner.targets import (
     PACKED_KEY,
     POOL_KEY,
     SESSION_KEYS,
-    target_named,
 )
 
 
@@ -164,7 +164,7 @@ def _prepared(
     if plan.ort_optimized and is_assumed(target):
         raise UsageError(
             f"the plan was made with {target.provider}, whose optimizers and placement it needs again: "
-            f"{why_missing(target)}"
+            f"{backend_of(target).why_missing()}"
         )
     if is_made_here(plan):
         raise UsageError(

@@ -186,7 +186,7 @@ def _infeasible(
     persistent = [(t.name, t.bytes) for t in graph.tensors if t.is_persistent and not t.on_host]
     binding = tuple(sorted([*resident, *persistent], key=lambda item: -item[1])[:10])
     levers = prepared.request.levers
-    is_shared = prepared.target.name == "cpu" and prepared.hardware.is_host
+    is_shared = prepared.target.is_host and prepared.hardware.is_host
     is_one_too_large = least.form.problem.fixed_bytes < settings.budget_bytes < bound
     is_open = is_late and bound <= settings.budget_bytes
     kind = TimeLimitError if is_open else InfeasibleBudgetError

@@ -21,9 +21,9 @@ from planner.onnxio.load import ValueType
 from planner.pipeline.target.placing import is_assumed
 from planner.runtime.device import client
 from planner.runtime.device.predict.assumed import assumed_placement
-from planner.runtime.device.webgpu.software import device_for
 from planner.runtime.optimizers.shapes import without_large_initializers
-from planner.targets import ANY, TARGETS, Target
+from planner.targets import ANY, Target, devices
+from planner.targets.backend import backend_of
 
 NOWHERE = Placement(on_cpu=frozenset())
 """No node of the file runs on the CPU of a device; no kernel is taken to write in place."""
@@ -32,14 +32,14 @@ NOWHERE = Placement(on_cpu=frozenset())
 def devices_here(target: Target) -> tuple[Target, ...]:
     """The targets with a memory of their own that a file for `target` is made for and that can run it
     here, besides `target` itself; the provider that is installed but sees no device is not one."""
-    if target.name != ANY.name:
+    if not target.everywhere:
         return ()
     found: list[Target] = []
-    for other in TARGETS.values():
-        if not other.own_memory or is_assumed(other):
+    for other in devices():
+        if is_assumed(other):
             continue
         try:
-            device_for(other)
+            backend_of(other).find()
         except UsageError:
             continue
         found.append(other)
@@ -60,13 +60,11 @@ def check_everywhere(
     """
     here = devices_here(ANY)
     notes: list[str] = []
-    for other in TARGETS.values():
-        if not other.own_memory:
-            continue
+    for other in devices():
         if other in here:
             on_device = _asked(model, other)
         else:
-            on_device = assumed_placement(model, types, other.name)
+            on_device = assumed_placement(model, types, other)
             notes.append(f"that {other.title} runs every node is assumed from its list of kernels")
         for node in model.graph:
             if not on_device.get(str(node.name), False):

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from planner.errors import ModelError
 from planner.runtime.optimizers.blocked import Layout, block_channels
-from planner.targets import ANY, Target
+from planner.targets import Target
 
 
 def is_planned_blocked(layout: Layout, target: Target) -> bool:
     """Whether the graph is planned as the level ALL lays it out."""
-    return bool(layout.nodes) and not layout.same_bits and target.name != ANY.name
+    return bool(layout.nodes) and not layout.same_bits and not target.everywhere
 
 
 def check_layout(layout: Layout, target: Target) -> None:
     """Raise ModelError where one file cannot run as planned on every target."""
-    if target.name == ANY.name and layout.has_weights:
+    if target.everywhere and layout.has_weights:
         first, count = layout.nodes[0], len(layout.nodes)
         rest = f" and {count - 1} more" if count > 1 else ""
         raise ModelError(

@@ -21,7 +21,6 @@ from planner.pipeline.target.targeting import kept_on_cpu
 from planner.runtime.device.borders import with_borders
 from planner.runtime.device.copies import copies_of
 from planner.runtime.device.predict.assumed import assumed_placement, host_inputs, host_outputs
-from planner.runtime.device.sessions import is_installed, why_missing
 from planner.runtime.optimizers.normalize import (
     Normalized,
     Written,
@@ -31,6 +30,7 @@ from planner.runtime.optimizers.normalize import (
 )
 from planner.runtime.options import Level
 from planner.targets import Target
+from planner.targets.backend import backend_of
 
 ASSUMED = (
     "the provider is not installed here: the graph is planned as it is, and where its nodes run is "
@@ -40,13 +40,15 @@ ASSUMED = (
 
 def is_assumed(target: Target) -> bool:
     """Whether the target's placement can only be assumed here."""
-    return target.own_memory and not is_installed(target)
+    return target.own_memory and not backend_of(target).is_installed()
 
 
 def check_can_run(target: Target) -> None:
     """Raise UsageError where models cannot be run on the target, with both ways out."""
     if is_assumed(target):
-        raise UsageError(f"{why_missing(target)}; or plan without running, with --no-verify")
+        raise UsageError(
+            f"{backend_of(target).why_missing()}; or plan without running, with --no-verify"
+        )
 
 
 def placed(
@@ -85,9 +87,9 @@ def assumed(
         types: of the values of `loaded.model`.
     """
     name_nodes(loaded.model)
-    on_device = assumed_placement(loaded.model, types, target.name)
+    on_device = assumed_placement(loaded.model, types, target)
     on_device |= dict.fromkeys(kept_on_cpu(target), False)
-    inputs, outputs = (partial(f, provider=target.name) for f in (host_inputs, host_outputs))
+    inputs, outputs = (partial(f, target=target) for f in (host_inputs, host_outputs))
     model = with_borders(loaded.model, on_device, inputs, outputs)
     name_nodes(model)
     on_cpu = frozenset(

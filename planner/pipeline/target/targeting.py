@@ -14,7 +14,8 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.onnxio.bodies import has_bodies
 from planner.runtime.optimizers.blocked import check_block
-from planner.targets import ANY, CPU, OPTIONS_KEY, TARGET_KEY, TARGETS, Target
+from planner.targets import ANY, HOST, TARGETS, Target
+from planner.targets.keys import OPTIONS_KEY, TARGET_KEY
 
 
 def fit_target(target: Target, model: ir.Model) -> Target:
@@ -55,10 +56,10 @@ def target_metadata(target: Target) -> dict[str, str]:
 def check_place(model: ir.Model, target: Target) -> None:
     """Raise ModelError where graphs within nodes would run on a device: they are planned on the CPU."""
     node = next((n for n in model.graph if has_bodies(n)), None)
-    if node is not None and target.name != CPU.name:
+    if node is not None and not target.is_host:
         raise ModelError(
             f"node {node.name!r} ({node.op_type}) runs graphs of its own, whose placement on "
-            f"{target.title} is not planned yet: use --device cpu"
+            f"{target.title} is not planned yet: use --device {HOST.name}"
         )
 
 

@@ -14,6 +14,7 @@ from planner.cost.hardware import Hardware
 from planner.defaults import AUTO_RESERVE
 from planner.report.document import Document
 from planner.results import LeastPeak
+from planner.targets import devices
 from planner.units import format_bytes
 
 How = Literal["as it is", "recompute", "copies", "copies overlapped"]
@@ -202,7 +203,7 @@ def _next(found: FitDocument) -> str | None:
         if device.way("copies") is None:
             words += ["--budget", f"{device.budget_bytes}B"]
         else:  # the device's memory, less what is set aside, is the budget by itself
-            words += ["--device", "cuda"]
+            words += ["--device", next(t.name for t in devices() if t.is_arena)]
             words += [] if found.reserve == AUTO_RESERVE else ["--reserve", found.reserve]
         if best is None:
             words += ["--micro-batch", "auto"]

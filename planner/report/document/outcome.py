@@ -25,6 +25,7 @@ from planner.report.session_code import (
     step_code,
 )
 from planner.results import OptimizeResult
+from planner.targets import target_named
 
 
 class BoundTensor(Document, frozen=True):
@@ -214,7 +215,7 @@ def _session_code(result: OptimizeResult) -> str:
         code = session_code(
             model,
             order_target=plan.order_target,
-            device=plan.device,
+            target=target_named(plan.device),
             optimized=plan.ort_optimized,
             budget_bytes=max([plan.budget_bytes, *(a.total_bytes for a in result.after.arena)]),
             arena=arena_of(plan, result.verification),

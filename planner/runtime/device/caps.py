@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from planner.results.verification import CapCheck
 from planner.runtime.device import client
-from planner.runtime.device.predict.bfc_device import forecast_cuda
+from planner.runtime.device.predict.bfc_device import forecast_arena
 from planner.runtime.device.reference import Side
 from planner.runtime.memory.arena import capped, region_sizes
 from planner.runtime.memory.bfc import ArenaFullError
@@ -110,7 +110,7 @@ def _regions(model: Side, cap_bytes: int) -> Iterator[int]:
     stride = max(1, len(tail) // (_LOOKED_AT - len(head)))
     for size in (*head, *tail[::stride]):
         try:
-            forecast_cuda(model.graph, model.order, capped(cap_bytes, size))
+            forecast_arena(model.graph, model.order, capped(cap_bytes, size))
         except ArenaFullError:
             continue
         yield size

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import numpy.typing as npt
 from planner import errors
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
-from planner.processes.children import run_child
 from planner.runtime.device.op_times import DeviceTimes, times_of
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
+from planner.targets.backend import backend_of
 
 Array = npt.NDArray[Any]
 _TIMEOUT_S = 3600.0
@@ -109,23 +110,8 @@ def run(
         ModelError: the model does not load or run, or needs more than the cap.
     """
     kept = runs if keep is None else min(keep, runs)
-    with temporary_folder() as folder:
-        answer = _ask(
-            target,
-            {
-                "do": "run",
-                "model": str(Path(model).resolve()),
-                "inputs": _store(folder, inputs),
-                "folder": str(folder),
-                "runs": runs,
-                "level": opening.level,
-                "order": opening.order,
-                "memory": opening.memory,
-                "profile": opening.profile,
-                "keep": kept,
-                "cap_bytes": opening.cap_bytes,
-            },
-        )
+    asked = {"runs": runs, "keep": kept, **asdict(opening)}
+    with _asked(target, "run", model, inputs, asked) as (answer, folder):
         outputs = [_outputs(folder, answer["names"], number) for number in range(kept)]
     return DeviceRun(
         outputs=tuple(outputs),
@@ -168,19 +154,8 @@ def capped(
     Raises:
         UsageError: there is no such device here. ModelError: the model does not load on it.
     """
-    with temporary_folder() as folder:
-        answer = _ask(
-            target,
-            {
-                "do": "capped",
-                "model": str(Path(model).resolve()),
-                "inputs": _store(folder, inputs),
-                "folder": str(folder),
-                "attempts": [list(attempt) for attempt in attempts],
-                "order": order,
-                "level": level,
-            },
-        )
+    asked = {"attempts": [list(each) for each in attempts], "order": order, "level": level}
+    with _asked(target, "capped", model, inputs, asked) as (answer, folder):
         passed: int | None = answer["passed"]
         outputs = {} if passed is None else _outputs(folder, answer["names"], 0)
     return CappedRun(passed=passed, messages=tuple(answer["messages"]), outputs=outputs)
@@ -194,17 +169,7 @@ def op_times(
     Raises:
         UsageError: there is no such device here. ModelError: the model does not load or run on it.
     """
-    with temporary_folder() as folder:
-        answer = _ask(
-            target,
-            {
-                "do": "events",
-                "model": str(Path(model).resolve()),
-                "inputs": _store(folder, inputs),
-                "folder": str(folder),
-                "level": level,
-            },
-        )
+    with _asked(target, "events", model, inputs, {"level": level}) as (answer, folder):
         issued = _ask(target, {"do": "issue", "folder": str(folder)})
     return times_of(answer, issued)
 
@@ -239,6 +204,26 @@ def time_in_turns(
     return answer["original_s"], answer["rewritten_s"]
 
 
+@contextmanager
+def _asked(
+    target: Target,
+    what: str,
+    model: Path,
+    inputs: Mapping[str, Array],
+    more: Mapping[str, Any],
+) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Ask for work on a fed model; yields the answer, and the folder with what the worker left."""
+    with temporary_folder() as folder:
+        request = {
+            "do": what,
+            "model": str(Path(model).resolve()),
+            "inputs": _store(folder, inputs),
+            "folder": str(folder),
+            **more,
+        }
+        yield _ask(target, request), folder
+
+
 def _outputs(folder: Path, names: Sequence[str], number: int) -> dict[str, Array]:
     """The outputs that a worker left of a run."""
     return {
@@ -268,7 +253,7 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
         file.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-m", "planner.runtime.device.worker", str(file)]
         try:
-            done = _start(target, command)
+            done = backend_of(target).start(command, timeout_s=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise ModelError(
                 f"{target.title} did not answer within {_TIMEOUT_S:.0f} s: {request['do']} of "
@@ -283,12 +268,3 @@ def _ask(target: Target, request: dict[str, Any]) -> dict[str, Any]:
     if "error" in found:
         raise getattr(errors, found["error"], ModelError)(found["message"])
     return found
-
-
-def _start(target: Target, command: list[str]) -> subprocess.CompletedProcess[str]:
-    from planner.runtime.device.webgpu.software import device_for, start
-
-    device = device_for(target)
-    if device is not None:
-        return start(command, device, timeout_s=_TIMEOUT_S)
-    return run_child(command, timeout_s=_TIMEOUT_S)

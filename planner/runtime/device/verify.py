@@ -39,13 +39,13 @@ from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
 from planner.runtime.device.predict.forecast import device_forecast
 from planner.runtime.device.reference import Reference, Side, reference, spared
-from planner.runtime.device.webgpu.software import device_for
 from planner.runtime.judge.compare import compare_orders
 from planner.runtime.judge.draws import described, drawn_outputs
 from planner.runtime.judge.swaps import copy_check, copy_failures
 from planner.runtime.memory import memcheck
 from planner.runtime.options import Level, Memory, Order
-from planner.targets import CPU, Target
+from planner.targets import HOST, Target
+from planner.targets.backend import backend_of
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
@@ -166,11 +166,11 @@ class DeviceJob:
 
     def _orders(self, after: DeviceRun) -> tuple[OrderCheck, ...]:
         queue = {e.name: e.provider for e in after.events}
-        device = {e.provider for e in after.events} - {CPU.provider}
+        device = {e.provider for e in after.events} - {HOST.provider}
         if device - {self.target.provider}:
             self.failures.append(f"nodes ran on {', '.join(sorted(device))}")
         checks: list[OrderCheck] = []
-        for provider in (self.target.provider, CPU.provider):
+        for provider in (self.target.provider, HOST.provider):
             planned = [n for n in self.rewritten.names if queue.get(n) == provider]
             executed = [e.name for e in after.events if e.provider == provider]
             check = compare_orders(planned, executed, level="all", queue=provider)
@@ -184,7 +184,7 @@ class DeviceJob:
         if lost:
             self.failures.append(f"{len(lost)} planned node(s) did not run, first {lost[0]!r}")
         planned_cpu = {op.name for op in self.rewritten.graph.operations if op.on_cpu}
-        moved = [n for n, q in queue.items() if (q == CPU.provider) != (n in planned_cpu)]
+        moved = [n for n, q in queue.items() if (q == HOST.provider) != (n in planned_cpu)]
         moved = [n for n in moved if n in set(self.rewritten.names)]
         if moved:
             self.failures.append(
@@ -308,8 +308,7 @@ class DeviceJob:
     def _time(self) -> TimeCheck | None:
         if not self.timing_runs:
             return None
-        device = device_for(self.target)
-        if device is not None and device.kind != "hardware":
+        if not backend_of(self.target).is_hardware():
             self.notes.append("steps were not timed: the device is software")
             return None
         self.progress("both models in turns: time")

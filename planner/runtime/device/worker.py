@@ -16,7 +16,6 @@ what is counted is the model's alone.
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import math
 import os
@@ -32,12 +31,12 @@ import numpy as np
 
 from planner.errors import ModelError, PlannerError
 from planner.processes.children import end_with_parent
-from planner.runtime.device import op_times, sessions
-from planner.runtime.device.webgpu.counting import DRIVER_VARIABLE, Counter
+from planner.runtime.device import op_times
 from planner.runtime.messages import explain_refusal
 from planner.runtime.options import cap_arena, hold_no_more, session_options
 from planner.runtime.profile import read_profile, run_session
-from planner.targets import Target, target_named
+from planner.targets import HOST, Target, target_named
+from planner.targets.backend import backend_of
 
 Request = Mapping[str, Any]
 _COLD, _EVENT_RUNS, _STEPS = 2, 4, 12
@@ -54,7 +53,7 @@ def optimize(target: Target, request: Request) -> dict[str, Any]:
         prefix = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(f"{prefix}file_name", f"{stem}.data")
         options.add_session_config_entry(f"{prefix}min_size_in_bytes", "1024")
-    session = sessions.create(target, Path(request["model"]), options, request["settings"])
+    session = backend_of(target).open(Path(request["model"]), options, request["settings"])
     placed = {
         node.name: part.ep_name
         for part in session.get_provider_graph_assignment_info()
@@ -68,7 +67,7 @@ def run(target: Target, request: Request) -> dict[str, Any]:
 
     Bytes are those of the process, the initializers' among them; a cap is the driver's, in the runs.
     """
-    counter = _counter(target)
+    counter = backend_of(target).counter()
     folder = Path(request["folder"])
     cap = request["cap_bytes"]
     options = session_options(
@@ -79,7 +78,7 @@ def run(target: Target, request: Request) -> dict[str, Any]:
     )
     if request["memory"] == "recommended":
         hold_no_more(options)
-    session = sessions.create(target, Path(request["model"]), options, request["settings"])
+    session = backend_of(target).open(Path(request["model"]), options, request["settings"])
     feeds = _feeds(session, request)
     names = [o.name for o in session.get_outputs()]
     if counter and cap:
@@ -105,7 +104,7 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         if number < request["keep"]:
             _keep(results, folder, number)
         del results
-        if (used := _driver_bytes(target)) is not None:
+        if (used := backend_of(target).driver_bytes()) is not None:
             driver.append(used)
     events: list[dict[str, Any]] = []
     if request["profile"]:
@@ -127,10 +126,10 @@ def capped(target: Target, request: Request) -> dict[str, Any]:
     for number, (cap, first_region) in enumerate(request["attempts"]):
         options = session_options(level=request["level"], order=request["order"], threads=1)
         hold_no_more(options)
-        cap_arena(options, cap, first_region, device=target.name)
+        cap_arena(options, cap, first_region, target=target)
         session: Any = None
         try:
-            session = sessions.create(target, Path(request["model"]), options, request["settings"])
+            session = backend_of(target).open(Path(request["model"]), options, request["settings"])
             feeds = _feeds(session, request)
             for turn in range(_CAPPED_RUNS):
                 results = run_session(session, feeds)
@@ -164,7 +163,7 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
         for chosen in options:
             hold_no_more(chosen)  # a pattern's block beside what the first run took may not fit
     pair = [
-        sessions.create(target, Path(path), chosen, request["settings"])
+        backend_of(target).open(Path(path), chosen, request["settings"])
         for path, chosen in zip(request["models"], options, strict=True)
     ]
     steps = [
@@ -185,14 +184,14 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
 def events(target: Target, request: Request) -> dict[str, Any]:
     """The least event of each node of a model, and a node's of a chain, where launches wait.
 
-    The process has to be started for this alone: CUDA reads the variable when it is first used.
+    The process has to be started for this alone: a driver reads the variables when it is first used.
     """
     folder = Path(request["folder"])
 
     def least_us(model: Path, feeds: Mapping[str, Any], prefix: str) -> dict[str, float]:
         options = session_options(level=request["level"], threads=1, profile_prefix=folder / prefix)
         hold_no_more(options)
-        session = sessions.create(target, model, options, request["settings"])
+        session = backend_of(target).open(model, options, request["settings"])
         feeds = feeds or _feeds(session, request)
         for _ in range(_COLD + _EVENT_RUNS):
             run_session(session, feeds)
@@ -234,7 +233,7 @@ def issue(target: Target, request: Request) -> dict[str, Any]:
             options = session_options(level="disabled", threads=1)
             hold_no_more(options)
             path = op_times.write(model, folder, f"{kind}{number}")
-            session = sessions.create(target, path, options, request["settings"])
+            session = backend_of(target).open(path, options, request["settings"])
             steps = bound_step(session, op_times.floats(model))
             found[kind].append(_least_s(steps))
     return found
@@ -285,7 +284,8 @@ def bound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[
 def _place(memory: Any) -> str:
     """The device of a session's value, as bindings call it; pinned memory is the host's."""
     name = memory.name.lower()
-    return "cpu" if "cpu" in name or "pinned" in name else name
+    host = HOST.memory.lower()
+    return host if host in name or "pinned" in name else name
 
 
 def unbound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[[], None]]:
@@ -307,28 +307,6 @@ def _arena_peaks(runs: Any) -> list[int]:
     return [max(found) for run in runs if (found := [e.held for e in run if e.held is not None])]
 
 
-def _driver_bytes(target: Target) -> int | None:
-    """Device memory of this process by its driver: the arena's, the context's and the libraries' own.
-
-    NVML's figure, which nvidia-smi shows; None on other devices and where NVML is not there.
-    """
-    if not target.is_arena:
-        return None
-    try:
-        pynvml: Any = importlib.import_module("pynvml")
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except Exception:  # no NVML, no right to ask it
-        return None
-    return next((p.usedGpuMemory for p in running if p.pid == os.getpid()), None)
-
-
-def _counter(target: Target) -> Counter | None:
-    """What counts the device's bytes; None where nothing does."""
-    return Counter() if target.cap == "driver" and DRIVER_VARIABLE in os.environ else None
-
-
 _WORK: Mapping[str, Callable[[Target, Request], dict[str, Any]]] = {
     "optimize": optimize,
     "run": run,
@@ -343,11 +321,11 @@ def main(request_path: str) -> None:
     """Do what the request says; an error of planner's becomes its type and message."""
     end_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    if request["do"] == "events":
-        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
     target = target_named(request["device"])
+    if request["do"] == "events":
+        os.environ |= target.waits
     try:
-        sessions.check_provider(target)
+        backend_of(target).check()
         answer = _WORK[request["do"]](target, request)
     except PlannerError as error:
         answer = {"error": type(error).__name__, "message": str(error)}

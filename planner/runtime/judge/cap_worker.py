@@ -19,7 +19,7 @@ from planner.processes.children import end_with_parent
 from planner.runtime.options import hold_no_more, session_options
 from planner.runtime.profile import create_session, run_session
 from planner.runtime.swapping import put_pool
-from planner.targets import CPU
+from planner.targets import HOST
 
 
 def main(request_path: str) -> None:
@@ -34,7 +34,7 @@ def main(request_path: str) -> None:
     # a packed copy of a weight would stand in the pool beside what the plan counts
     options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        put_pool(options, Pool(bytes=request["pool_bytes"], is_proved=not request["spills"]), CPU)
+        put_pool(options, Pool(bytes=request["pool_bytes"], is_proved=not request["spills"]), HOST)
         # copy on write: some kernels write over their inputs
         inputs = {
             name: np.load(folder / file, mmap_mode="c") for name, file in request["inputs"].items()

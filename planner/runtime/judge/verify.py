@@ -80,7 +80,7 @@ from planner.runtime.profiled import (
     may_stay,
 )
 from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
-from planner.targets import CPU
+from planner.targets import HOST
 from planner.units import format_bytes
 
 Array = npt.NDArray[Any]
@@ -194,8 +194,8 @@ class CpuJob:
         self._judge_memory()
         return Verification(
             ort_version=str(ort.__version__),
-            provider=CPU.provider,
-            device=CPU.name,
+            provider=HOST.provider,
+            device=HOST.name,
             seed=self.seed,
             inputs_source=self.inputs_source,
             passed=not self.failures,

@@ -30,7 +30,8 @@ from planner.errors import UsageError
 from planner.files.temporary import temporary_folder
 from planner.onnxio.shape_rules.blocked import DOMAIN
 from planner.runtime.options import asking_options
-from planner.targets import BLOCK_KEY
+from planner.targets import HOST
+from planner.targets.keys import BLOCK_KEY
 
 _MAX_BLOCK = 64
 
@@ -175,5 +176,5 @@ def _is_laid_out(channels: int) -> bool:
         path = folder / "probe.onnx"
         options = asking_options("all")
         options.optimized_model_filepath = str(path)
-        ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(model.SerializeToString(), options, providers=[HOST.provider])
         return any(node.domain == DOMAIN for node in onnx.load(path).graph.node)

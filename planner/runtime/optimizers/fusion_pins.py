@@ -28,7 +28,7 @@ from planner.runtime.messages import first_line
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import asking_options
 from planner.runtime.swapping import needs_of_graph, register_library
-from planner.targets import CPU, Target
+from planner.targets import HOST, Target
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def pin_against_fusion(
     loaded: LoadedModel,
     *,
     enabled: bool,
-    targets: Sequence[Target] = (CPU,),
+    targets: Sequence[Target] = (HOST,),
 ) -> Rewritten:
     """Lower with more and more pinned values until the optimizers leave every node alone.
 
@@ -87,7 +87,7 @@ def pinned(
     loaded: LoadedModel,
     *,
     enabled: bool,
-    targets: Sequence[Target] = (CPU,),
+    targets: Sequence[Target] = (HOST,),
 ) -> T:
     """What is read of a model once it is lowered with so many pinned values that the optimizers leave
     every node alone.

@@ -37,7 +37,7 @@ from planner.runtime.optimizers.roundings import keep_roundings
 from planner.runtime.optimizers.settled import settle
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import Level, asking_options
-from planner.targets import CPU, Target
+from planner.targets import HOST, Target
 
 MAX_PASSES = 10
 
@@ -74,7 +74,7 @@ class Normalized:
 
 def normalize(loaded: LoadedModel, *, passes: int = MAX_PASSES) -> ir.Model:
     """The model as a default session's optimizations leave it for the CPU: see `normalize_for`."""
-    return normalize_for(loaded, CPU, passes=passes).model
+    return normalize_for(loaded, HOST, passes=passes).model
 
 
 def normalize_for(
@@ -220,12 +220,12 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
             optimize_file(kept, again, external=False, level="all")
             if filecmp.cmp(kept, again, shallow=False):
                 return None
-            return normalize_for(loaded, CPU, written=(lambda: written, lambda: again))
+            return normalize_for(loaded, HOST, written=(lambda: written, lambda: again))
 
     pool = ThreadPoolExecutor(1)
     running = pool.submit(others)
     pool.shutdown(wait=False)
-    first = normalize_for(loaded, CPU, passes=1, written=(lambda: written,))
+    first = normalize_for(loaded, HOST, passes=1, written=(lambda: written,))
     return replace(first, confirmed=running.result)
 
 
@@ -243,7 +243,7 @@ def fused_beside(loaded: LoadedModel, model: ir.Model) -> Normalized:
         path = folder / "model.onnx"
         _sort_as(model, loaded.model)
         ir.save(model, path)
-        return normalize_for(replace(loaded, path=path, model=model), CPU)
+        return normalize_for(replace(loaded, path=path, model=model), HOST)
 
 
 def _sort_as(model: ir.Model, file: ir.Model) -> None:
@@ -269,7 +269,7 @@ def _sort_as(model: ir.Model, file: ir.Model) -> None:
 def may_go_ahead(loaded: LoadedModel, target: Target) -> bool:
     """Whether `normalize_ahead` is for this model and target."""
     is_apart = loaded.has_external_data or large_fills(loaded.model)
-    return target.name == CPU.name and not is_apart
+    return target.is_host and not is_apart
 
 
 def added_nodes(before: ir.Model, after: ir.Model) -> list[str]:
@@ -314,7 +314,7 @@ def optimize_file(source: Path, target: Path, *, external: bool, level: Level) -
             "session.optimized_model_external_initializers_min_size_in_bytes", "1024"
         )
     try:
-        ort.InferenceSession(str(source), options, providers=[CPU.provider])
+        ort.InferenceSession(str(source), options, providers=[HOST.provider])
     except Exception as error:
         raise ModelError(f"{source}: {explain(str(error))}") from error
 

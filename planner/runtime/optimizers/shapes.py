@@ -22,6 +22,7 @@ from planner.runtime.build import is_training_build
 from planner.runtime.messages import first_line
 from planner.runtime.options import asking_options
 from planner.runtime.swapping import needs_of_graph, register_library
+from planner.targets import HOST
 
 _SMALL_BYTES = 1024
 
@@ -59,9 +60,7 @@ def _folded(proto: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.GraphProto:
         path = folder / "folded.onnx"
         options.optimized_model_filepath = str(path)
         try:
-            ort.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            ort.InferenceSession(proto.SerializeToString(), options, providers=[HOST.provider])
         except Exception as error:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
         return onnx.load(path).graph
@@ -103,7 +102,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
         register_library(options)
     try:
         session = ort.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            proto.SerializeToString(), options, providers=[HOST.provider]
         )
     except Exception as error:
         if is_open:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from planner.errors import UsageError
-from planner.runtime.device.webgpu.software import WebGpuDevice, find_device
+from planner.targets.webgpu.software import WebGpuDevice, find_device
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ import pytest
 
 from planner.onnxio.load import ValueType, value_types
 from planner.runtime.device.predict.assumed import assumed_placement, host_inputs, host_outputs
-from planner.runtime.device.predict.table import PROVIDERS, kernel_table
+from planner.runtime.device.predict.table import kernel_table
+from planner.targets import Target, devices, target_named
 from tests.runtime.support import constant, model_of, op, tensor
 
 I64 = ir.DataType.INT64
@@ -37,7 +38,7 @@ def _place(nodes: list[ir.Node], *, provider: str = "cuda", initializers=(), ops
         str(v.name): ValueType(dtype=v.dtype, shape=tuple(v.shape or ()))  # type: ignore[arg-type]
         for v in values.values()
     }
-    return assumed_placement(model, types, provider)
+    return assumed_placement(model, types, target_named(provider))
 
 
 def test_a_node_goes_to_the_device_where_a_kernel_takes_its_types() -> None:
@@ -51,7 +52,7 @@ def test_a_node_goes_to_the_device_where_a_kernel_takes_its_types() -> None:
 
 
 def test_a_kernel_without_a_last_version_is_not_taken_for_a_later_operator() -> None:
-    table = kernel_table("cuda")
+    table = kernel_table(target_named("cuda"))
     assert [k.first for k in table.serving("ReduceMax", "", 18)] == [18]
     assert not table.serving("ReduceMax", "", 20)  # changed in 20; the kernel says 18 and on
     assert [k.first for k in table.serving("Relu", "", 20)] == [14]  # last changed in 14
@@ -141,15 +142,15 @@ def test_what_cuda_declines() -> None:
     assert not placed("GRU", 3, hidden_size=4, linear_before_reset=0)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_host_memory_of_kernels(provider: str) -> None:
-    assert host_inputs("Reshape", "", 20, provider) == (1,)
-    assert host_inputs("Slice", "ai.onnx", 20, provider) == (1, 2, 3, 4)
-    assert host_inputs("MatMul", "", 20, provider) == ()
-    assert host_inputs("MemcpyFromHost", "", 20, provider) == (0,)
-    assert host_outputs("Shape", "", 20, provider) == (0,)
-    assert host_outputs("MemcpyToHost", "", 20, provider) == (0,)
-    assert host_outputs("Reshape", "", 20, provider) == ()
+@pytest.mark.parametrize("target", devices(), ids=lambda target: target.name)
+def test_host_memory_of_kernels(target: Target) -> None:
+    assert host_inputs("Reshape", "", 20, target) == (1,)
+    assert host_inputs("Slice", "ai.onnx", 20, target) == (1, 2, 3, 4)
+    assert host_inputs("MatMul", "", 20, target) == ()
+    assert host_inputs("MemcpyFromHost", "", 20, target) == (0,)
+    assert host_outputs("Shape", "", 20, target) == (0,)
+    assert host_outputs("MemcpyToHost", "", 20, target) == (0,)
+    assert host_outputs("Reshape", "", 20, target) == ()
 
 
 def test_a_mlp_is_placed_whole() -> None:
@@ -157,6 +158,6 @@ def test_a_mlp_is_placed_whole() -> None:
     a = op("a", "MatMul", x, w, shape=(2, 4))
     b = op("b", "Relu", a.outputs[0], shape=(2, 4))
     model = ir.from_proto(ir.to_proto(model_of([x], [b.outputs[0]], [a, b], [w])))
-    for provider in PROVIDERS:
-        placed = assumed_placement(model, value_types(model, {}), provider)
+    for target in devices():
+        placed = assumed_placement(model, value_types(model, {}), target)
         assert placed == {"a": True, "b": True}

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph.schedule import default_order
-from planner.runtime.device.predict.buckets import (
+from planner.targets.webgpu.buckets import (
     LIMITS,
     StorageRange,
     bucket_bytes,
-    forecast_webgpu,
+    forecast_buckets,
     live_ranges,
     predict,
     submits,
@@ -168,7 +168,7 @@ def test_while_no_limit_is_reached_each_bucket_takes_its_own_peak(seed: int) -> 
     initializers = [t.bytes for t in graph.tensors if t.is_initializer and t.consumers]
     ranges = live_ranges(graph, order)
     found = predict(ranges, fed=fed, initializers=initializers, limits=unlimited)
-    assert forecast_webgpu(graph, order) == found  # no limit is reached
+    assert forecast_buckets(graph, order) == found  # no limit is reached
     by_bucket: dict[int, int] = {}
     for size in {bucket_bytes(r.bytes) for r in ranges}:
         alike = [r for r in ranges if bucket_bytes(r.bytes) == size]

@@ -23,7 +23,6 @@ import planner
 from planner.fit.demands import demands_of
 from planner.fit.search import first_region
 from planner.pipeline.prepare import costing, prepared
-from planner.pipeline.target import placing
 from planner.runtime import options
 from planner.runtime.device import client, op_times, worker
 from planner.runtime.device.caps import cap_on_device
@@ -35,12 +34,14 @@ from planner.runtime.memory.arena import ArenaSettings, capped
 from planner.runtime.memory.bfc import ArenaFullError, Growth
 from planner.runtime.options import session_options
 from planner.runtime.profile import create_session, run_session
-from planner.targets import CPU, CUDA
+from planner.targets import HOST, Target
+from planner.targets.cuda import CUDA
+from planner.targets.cuda.backend import Cuda
 
 MLP, GPT = (
     Path(__file__).parents[3] / "models" / "zoo" / f"{n}.onnx" for n in ("mlp_adamw", "gpt")
 )
-STAND_IN = replace(CUDA, provider=CPU.provider)
+STAND_IN = replace(CUDA, provider=HOST.provider)
 MIB = 2**20
 
 
@@ -55,8 +56,8 @@ def on_host(path: Path) -> set[str]:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions to a CUDA device are answered by the CPU's provider, under CUDA's name."""
 
-    def cap_arena(made: Any, cap_bytes: int, first_region_bytes: int, *, device: str) -> None:
-        assert device == "cuda"
+    def cap_arena(made: Any, cap_bytes: int, first_region_bytes: int, *, target: Target) -> None:
+        assert target.name == CUDA.name
         options.cap_arena(made, cap_bytes, first_region_bytes)
 
     def ask(_: object, request: dict[str, Any]) -> Mapping[str, Any]:
@@ -67,14 +68,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         hosts = on_host(Path(request["model"]))
         if request["do"] == "optimize":
             answer["placed"] = {n: CUDA.provider for n in answer["placed"] if n not in hosts}
-            answer["placed"] |= dict.fromkeys(hosts, CPU.provider)
+            answer["placed"] |= dict.fromkeys(hosts, HOST.provider)
         for event in answer.get("events", ()):
-            event["provider"] = CPU.provider if event["name"] in hosts else CUDA.provider
+            event["provider"] = HOST.provider if event["name"] in hosts else CUDA.provider
         return answer
 
     monkeypatch.setattr(worker, "cap_arena", cap_arena)
     monkeypatch.setattr(client, "_ask", ask)
-    monkeypatch.setattr(placing, "is_installed", lambda _: True)
+    monkeypatch.setattr(Cuda, "is_installed", lambda _: True)
     monkeypatch.setattr(costing, "can_be_timed", lambda target: target.name == "cuda")
     monkeypatch.setattr(prepared, "can_be_timed", lambda target: target.name == "cuda")
 
@@ -162,12 +163,12 @@ def test_what_fits_an_arena_with_inputs_and_outputs_in_it_is_known(
     """Two programs say whether a plan fits: the planner's, which is compiled, and the replay's."""
     graph, order = planned.after.graph, planned.after.timeline.order
     budget = planned.plan.budget_bytes
-    fed = bfc_device.cuda_demand(graph, order).fed
+    fed = bfc_device.device_demand(graph, order).fed
     assert sum(fed) > 0
 
     def fits(cap_bytes: int, first_region_bytes: int) -> bool:
         try:
-            bfc_device.forecast_cuda(graph, order, capped(cap_bytes, first_region_bytes))
+            bfc_device.forecast_arena(graph, order, capped(cap_bytes, first_region_bytes))
         except ArenaFullError:
             return False
         return True
@@ -198,10 +199,10 @@ def test_the_second_run_holds_more_by_default(planned: planner.OptimizeResult) -
     graph, order = planned.after.graph, planned.after.timeline.order
     settings = ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT)
     first, both = (
-        bfc_device.forecast_cuda(graph, order, settings, runs=runs).peak_bytes for runs in (1, 2)
+        bfc_device.forecast_arena(graph, order, settings, runs=runs).peak_bytes for runs in (1, 2)
     )
     spared = replace(settings, pattern=False, reuse=False)
-    assert bfc_device.forecast_cuda(graph, order, spared).peak_bytes <= first < both
+    assert bfc_device.forecast_arena(graph, order, spared).peak_bytes <= first < both
 
 
 @given(

@@ -11,7 +11,7 @@ from planner.runtime.device import client
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.options import Opening
 from planner.runtime.profile import create_session
-from planner.targets import WEBGPU
+from planner.targets.webgpu import WEBGPU
 
 pytestmark = pytest.mark.usefixtures("webgpu_device")
 

@@ -15,7 +15,7 @@ from planner.graph.model import Placement
 from planner.graph.schedule import default_order
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs, tolerance
-from planner.targets import WEBGPU
+from planner.targets.webgpu import WEBGPU
 
 TARGET = replace(WEBGPU, absolute=1e-5, relative=1e-2)
 ONES = np.array([1.0, 100.0, 0.0], dtype=np.float32)

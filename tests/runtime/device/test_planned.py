@@ -30,8 +30,8 @@ from planner.runtime.device import client
 from planner.runtime.device.placement import placement_of
 from planner.runtime.device.reference import Side
 from planner.runtime.device.verify import DeviceJob
-from planner.runtime.device.webgpu.software import WebGpuDevice
-from planner.targets import WEBGPU
+from planner.targets.webgpu import WEBGPU
+from planner.targets.webgpu.software import WebGpuDevice
 
 pytestmark = pytest.mark.usefixtures("counted_device")
 
@@ -308,6 +308,6 @@ def test_no_device_is_one_clear_error(
     def none() -> WebGpuDevice:
         raise UsageError("no GPU here")
 
-    monkeypatch.setattr("planner.runtime.device.webgpu.software.find_device", none)
+    monkeypatch.setattr("planner.targets.webgpu.software.find_device", none)
     with pytest.raises(UsageError, match="no GPU here"):
         api.analyze(path, device="webgpu")

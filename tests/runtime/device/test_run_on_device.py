@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import planner
-from planner.runtime.device.webgpu.software import WebGpuDevice, start
-from planner.targets import WEBGPU
+from planner.targets.webgpu import WEBGPU
+from planner.targets.webgpu.software import WebGpuDevice, start
 from tests.process import PLANNER
 
 ROOT = Path(__file__).parents[3]

@@ -14,10 +14,9 @@ import pytest
 
 from planner.errors import PlannerError, UsageError
 from planner.files.keeping import cache_folder
-from planner.runtime.device.webgpu import counting, software
-from planner.runtime.device.webgpu.counting import Counter, compiled_driver
-from planner.runtime.device.webgpu.provider import WEBGPU
-from planner.runtime.device.webgpu.software import WebGpuDevice, start
+from planner.targets.webgpu import WEBGPU, counting, software
+from planner.targets.webgpu.counting import Counter, compiled_driver
+from planner.targets.webgpu.software import WebGpuDevice, start
 
 WORKER = Path(__file__).with_name("exp_worker.py")
 MIB = 2**20
@@ -41,7 +40,7 @@ def measured(counted_device: WebGpuDevice) -> dict[str, Any]:
 
 
 def test_model_runs_on_the_device(measured: dict[str, Any]) -> None:
-    assert WEBGPU in measured["providers"]
+    assert WEBGPU.provider in measured["providers"]
     assert measured["mean"] == pytest.approx(2.7182818)
 
 
@@ -87,7 +86,7 @@ def test_user_namespace_does_as_well_as_root(
     device = WebGpuDevice(
         kind="software", prefix=prefix, environment=counted_device.environment, counts=True
     )
-    assert WEBGPU in worker(device)["providers"]
+    assert WEBGPU.provider in worker(device)["providers"]
 
 
 @pytest.mark.parametrize("compiler", [None, "#!/bin/sh\necho broken >&2\nexit 1\n"])

@@ -22,7 +22,8 @@ from planner.pipeline.record.assemble import read_plan
 from planner.results.verification import Verification
 from planner.running.asked import Asked, merged
 from planner.runtime.opened import needs_of
-from planner.targets import ASSUMED_KEY, LEVEL_KEY, WEBGPU
+from planner.targets.keys import ASSUMED_KEY, LEVEL_KEY
+from planner.targets.webgpu import WEBGPU
 
 SIDE, SOURCE = 32, "source.onnx"
 ZOO = Path(__file__).parents[3] / "models" / "zoo"

@@ -10,7 +10,7 @@ from planner.errors import PlannerError
 from planner.files.temporary import temporary_folder
 from planner.pipeline.prepare.costing import MEASURED
 from planner.pipeline.prepare.prepared import Prepared
-from planner.targets import CPU, NEEDS_FUSED, NEEDS_KEY
+from planner.targets.keys import NEEDS_FUSED, NEEDS_KEY
 
 
 def measured_us(
@@ -30,7 +30,7 @@ def measured_us(
     from planner.runtime.options import Opening, default_threads
     from planner.runtime.profiled import may_copy
 
-    is_here = prepared.target.name == CPU.name and prepared.cost_source.startswith(MEASURED)
+    is_here = prepared.target.is_host and prepared.cost_source.startswith(MEASURED)
     if not is_here or not may_copy(model, prepared.loaded):
         return {}
     request, loaded = prepared.request, prepared.loaded

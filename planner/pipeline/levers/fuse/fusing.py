@@ -9,7 +9,6 @@ from typing import Any
 from planner.choices import FuseMode, least_exact
 from planner.cost.model import fused_us
 from planner.errors import ModelError, UsageError
-from planner.fuse.operators import DEVICES
 from planner.fuse.rewrite import Fused, Members, with_fusion
 from planner.graph.model import Operation, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN
@@ -23,7 +22,7 @@ from planner.pipeline.prepare.timelines import workspace_of
 from planner.pipeline.solve.planned import Planned
 from planner.plan.planfile import Plan
 from planner.request import Levers
-from planner.targets import CPU, Target
+from planner.targets import titles
 from planner.units import format_bytes
 
 
@@ -95,15 +94,17 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
         UsageError: the target has no kernel for what is fused.
     """
     target = prepared.target
-    if target.name not in DEVICES:
-        raise UsageError(f"--fuse {mode} is for the CPU and for CUDA, not for {target.title}")
+    if target.fused is None:
+        raise UsageError(
+            f"--fuse {mode} is for {titles(lambda row: row.fused is not None)}, not for {target.title}"
+        )
     before = prepared.graph
     made = with_fusion(
         prepared.model,
         before,
         prepared.order,
         only_exact=mode == "exact",
-        device=target.name,
+        kernels=target.fused,
     )
     if made is None:
         return None
@@ -115,7 +116,7 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
     graph = typed_graph(made.model, prepared.types, placement=prepared.placement)
     graph = as_before(graph, before, like_node=like)
     ids = {op.name: op.id for op in graph.operations}
-    note = f"{_note(graph, before, made.members)}; {_remark(target)}"
+    note = f"{_note(graph, before, made.members)}; {target.fused.remark}"
     return replace(
         prepared,
         model=made.model,
@@ -170,14 +171,4 @@ def _note(graph: TrainingGraph, before: TrainingGraph, members: Mapping[str, Mem
         f"{count:,} operations run as {len(members):,} nodes of planner.fused, for which sessions load "
         f"planner's native library: {format_bytes(moved(graph))} are read and written in a step, of "
         f"{format_bytes(moved(before))}"
-    )
-
-
-def _remark(target: Target) -> str:
-    """What else is to be known of fused nodes on a target."""
-    if target.name == CPU.name:
-        return "blocks of their values take some 100 KiB for each thread besides"
-    return (
-        f"on {target.title} their kernels are compiled by NVRTC in a session's first run, and no card "
-        "has run any yet: verify the file there"
     )

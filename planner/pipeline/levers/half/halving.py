@@ -18,7 +18,7 @@ from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
 from planner.runtime.device.predict.table import kernel_table
-from planner.targets import ANY, Target
+from planner.targets import Target, devices
 from planner.units import format_bytes
 
 
@@ -88,16 +88,16 @@ def check_can_halve(prepared: Prepared) -> None:
 
 def _has_casts(target: Target, kind: str, opset: int) -> bool:
     """Whether the device itself casts a float to the type, and back."""
-    if not target.own_memory and target.name != ANY.name:
+    if target.is_host:
         return True
-    names = ("cuda", "webgpu") if target.name == ANY.name else (target.name,)
+    asked = devices() if target.everywhere else (target,)
     half = ir.DataType[HALF_DTYPE[kind].upper()]
     return all(
         any(
             all(half in constraint.types for constraint in kernel.constraints)
-            for kernel in kernel_table(name).serving("Cast", "", opset)
+            for kernel in kernel_table(one).serving("Cast", "", opset)
         )
-        for name in names
+        for one in asked
     )
 
 

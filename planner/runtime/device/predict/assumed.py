@@ -1,11 +1,10 @@
 """Which nodes ONNX Runtime is assumed to place on a device whose provider is not installed here.
 
 Where the provider is installed, ONNX Runtime is asked. Elsewhere its two rules are applied to the
-kernels that `kernels/*.toml` lists:
+kernels that its `kernels.toml` lists:
 
     kernel   a node goes to the device if the provider has a kernel for it, and does not decline it
-             (`GetCapability` in onnxruntime/core/providers/cuda/cuda_execution_provider.cc and
-             onnxruntime/core/providers/webgpu/webgpu_execution_provider.cc)
+             (`GetCapability` of the provider: `planner.targets.backend.Backend.declines`)
     shapes   small computations on what is in host memory already go back to the CPU
              (`GetCpuPreferredNodes` in onnxruntime/core/framework/fallback_cpu_capability.cc)
 
@@ -29,6 +28,8 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.onnxio.load import ValueType
 from planner.runtime.device.predict.table import Constraint, KernelTable, kernel_table
+from planner.targets import Target
+from planner.targets.backend import backend_of
 
 SMALL_INITIALIZER_ELEMENTS = 100
 
@@ -43,45 +44,39 @@ _STAYS_ON_DEVICE = frozenset(
         ir.DataType.FLOAT4E2M1,
     }
 )
-_ACTIVATIONS = {
-    "LSTM": ("sigmoid", "tanh", "tanh", "sigmoid", "tanh", "tanh"),
-    "GRU": ("sigmoid", "tanh", "sigmoid", "tanh"),
-    "RNN": ("tanh", "tanh"),
-}
-_PEEPHOLE = 7  # input of LSTM
 
 
 def assumed_placement(
-    model: ir.Model, types: Mapping[str, ValueType], provider: str
+    model: ir.Model, types: Mapping[str, ValueType], target: Target
 ) -> dict[str, bool]:
     """Whether each node, by name, is assumed to run on the device.
 
     Args:
         model: as ONNX Runtime's optimizers left it; without subgraphs.
         types: of its values, by name.
-        provider: "cuda" or "webgpu".
+        target: one with a memory of its own.
 
     Raises:
         ModelError: a value whose type is unknown.
     """
-    table = kernel_table(provider)
+    table, declines = kernel_table(target), backend_of(target).declines
     has_kernel = {
-        node: _has_kernel(node, _opset(model, node), types, table) and not _declines(node, provider)
+        node: _has_kernel(node, _opset(model, node), types, table) and not declines(node)
         for node in model.graph
     }
     on_cpu = _cpu_preferred(model, types, has_kernel, table)
     return {str(node.name): has_kernel[node] and node not in on_cpu for node in model.graph}
 
 
-def host_inputs(op_type: str, domain: str, opset: int, provider: str) -> tuple[int, ...]:
+def host_inputs(op_type: str, domain: str, opset: int, target: Target) -> tuple[int, ...]:
     """Inputs that the device's kernel reads in host memory; () where it has no kernel."""
-    table = kernel_table(provider)
+    table = kernel_table(target)
     return _of_kernel(table, table.host_inputs, op_type, domain, opset)
 
 
-def host_outputs(op_type: str, domain: str, opset: int, provider: str) -> tuple[int, ...]:
+def host_outputs(op_type: str, domain: str, opset: int, target: Target) -> tuple[int, ...]:
     """Outputs that the device's kernel leaves in host memory; () where it has no kernel."""
-    table = kernel_table(provider)
+    table = kernel_table(target)
     return _of_kernel(table, table.host_outputs, op_type, domain, opset)
 
 
@@ -125,43 +120,6 @@ def _allows(constraint: Constraint, node: ir.Node, types: Mapping[str, ValueType
         if value is not None and value.name:
             return _dtype(value, types) in constraint.types
     return True
-
-
-def _declines(node: ir.Node, provider: str) -> bool:
-    """Whether the provider leaves the node to the CPU though it has a kernel."""
-    op, given = node.op_type, node.attributes
-    if provider == "webgpu":
-        unsupported = any(i < len(node.inputs) and node.inputs[i] is not None for i in (3, 4, 6))
-        present = len(node.outputs) > 1 and bool(node.outputs[1].name)
-        shared = given.get_int("past_present_share_buffer", 0) != 0
-        return (
-            op == "Attention" and node.domain == "com.microsoft" and unsupported | present | shared
-        )
-    if op in _ACTIVATIONS:
-        return _declines_recurrent(node)
-    if op == "ConvTranspose":
-        pads = given.get_ints("pads", ()) or ()
-        half = len(pads) // 2
-        padding = given.get_string("auto_pad", "NOTSET")
-        return tuple(pads[:half]) != tuple(pads[half:]) or padding in ("SAME_UPPER", "SAME_LOWER")
-    if op in ("ArgMax", "ArgMin"):
-        return given.get_int("select_last_index", 0) != 0
-    return op == "Cast" and given.get_int("to", 0) == ir.DataType.STRING
-
-
-def _declines_recurrent(node: ir.Node) -> bool:
-    op, given = node.op_type, node.attributes
-    if any(name in given for name in ("activation_alpha", "activation_beta", "clip")):
-        return True
-    asked = [name.lower() for name in given.get_strings("activations", ()) or ()]
-    if any(a != b for a, b in zip(asked, _ACTIVATIONS[op], strict=False)):
-        return True
-    if op == "GRU":
-        return "linear_before_reset" in given and given.get_int("linear_before_reset") != 1
-    if op == "LSTM":
-        peephole = len(node.inputs) > _PEEPHOLE and node.inputs[_PEEPHOLE] is not None
-        return peephole or given.get_int("input_forget", 0) != 0
-    return False
 
 
 def _cpu_preferred(

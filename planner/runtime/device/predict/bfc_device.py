@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.graph.model import OpId, TrainingGraph
-from planner.runtime.device.predict.buckets import DeviceForecast, fed_bytes, initializer_bytes
+from planner.runtime.device.predict.device_bytes import DeviceForecast, fed_bytes, initializer_bytes
 from planner.runtime.memory.arena import ArenaSettings, Demand, demand_of, simulate
 from planner.runtime.memory.bfc import ArenaFullError, round_up
 
 
-def cuda_demand(
+def device_demand(
     graph: TrainingGraph,
     order: Sequence[OpId],
     *,
@@ -34,7 +34,7 @@ def cuda_demand(
     initializers: Sequence[int] | None = None,
     fed: Sequence[int] | None = None,
 ) -> Demand:
-    """What a run asks of the device's arena, initializers among it; arguments as of `forecast_cuda`."""
+    """What a run asks of the device's arena, initializers among it; arguments as of `forecast_arena`."""
     demand = demand_of(graph, order, reuse=reuse)
     kept = initializer_bytes(graph) if initializers is None else initializers
     feeds = fed_bytes(graph) if fed is None else fed
@@ -45,7 +45,7 @@ def cuda_demand(
     )
 
 
-def forecast_cuda(
+def forecast_arena(
     graph: TrainingGraph,
     order: Sequence[OpId],
     settings: ArenaSettings,
@@ -66,7 +66,7 @@ def forecast_cuda(
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.
     """
-    demand = cuda_demand(graph, order, reuse=settings.reuse, initializers=initializers, fed=fed)
+    demand = device_demand(graph, order, reuse=settings.reuse, initializers=initializers, fed=fed)
     beside = 0
     if settings.pattern:
         beside = sum(round_up(size) for size in demand.reserved)

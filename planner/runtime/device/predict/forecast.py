@@ -7,31 +7,18 @@ from collections.abc import Sequence
 from planner.graph.model import OpId, TrainingGraph
 from planner.plan.planfile import Arena
 from planner.results import ArenaForecast
-from planner.runtime.device.predict.bfc_device import cuda_demand, forecast_cuda
-from planner.runtime.device.predict.buckets import forecast_webgpu
-from planner.runtime.memory.arena import (
-    ArenaSettings,
-    Demand,
-    arena_cap,
-    capped,
-    demand_under_cap,
-)
-from planner.runtime.memory.bfc import Growth
+from planner.runtime.device.predict.bfc_device import device_demand
+from planner.runtime.memory.arena import Demand, arena_cap, demand_under_cap
 from planner.runtime.options import Memory, most_threads
 from planner.targets import Target
-
-# the growth that `planner.targets` sets
-_CUDA = {
-    "default": ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT),
-    "recommended": ArenaSettings(pattern=False, reuse=False, growth=Growth.EXACT),
-}
+from planner.targets.backend import backend_of
 
 
 def capped_demand(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> Demand:
     """What a run asks of a capped arena of a target: the CPU's, where inputs and initializers lie outside
     it and kernels take temporary bytes that are known, or the device's."""
     if target.is_arena:
-        return cuda_demand(graph, order)
+        return device_demand(graph, order)
     return demand_under_cap(graph, order, threads=most_threads())
 
 
@@ -55,13 +42,7 @@ def device_forecast(
         memory: the session options, on a target whose memory is an arena.
         arena: that recommended sessions have; None for one that grows by what is asked for.
     """
-    if target.allocator == "buckets":
-        found = forecast_webgpu(graph, order)
-    else:
-        settings = _CUDA[memory]
-        if arena is not None and memory == "recommended":
-            settings = capped(arena.limit_bytes, arena.first_region_bytes)
-        found = forecast_cuda(graph, order, settings)
+    found = backend_of(target).forecast(graph, order, memory, arena)
     return ArenaForecast(
         options=memory, in_use_bytes=found.in_use_bytes, held_bytes=found.peak_bytes
     )

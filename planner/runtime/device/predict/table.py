@@ -1,4 +1,4 @@
-"""The kernels that a provider of ONNX Runtime has: `kernels/*.toml`, and how one is looked up.
+"""The kernels that a provider of ONNX Runtime has (`kernels.toml` of its target), and how one is found.
 
 A kernel is taken for a node (onnxruntime/core/framework/kernel_registry.cc) where
 
@@ -22,7 +22,7 @@ from importlib.resources import files
 import onnx.defs
 import onnx_ir as ir
 
-PROVIDERS = ("cuda", "webgpu")
+from planner.targets import Target
 
 _ONNX = frozenset({"", "ai.onnx"})
 _SHORT = {
@@ -101,13 +101,15 @@ def since_version(op_type: str, domain: str, opset: int) -> int:
         return 1  # ONNX Runtime's own operators have one version
 
 
+def kernel_table(target: Target) -> KernelTable:
+    """The table of a target with a memory of its own."""
+    return _read(target.package)
+
+
 @functools.cache
-def kernel_table(provider: str) -> KernelTable:
-    """The table of `provider`: "cuda" or "webgpu"."""
-    text = (files("planner.runtime.device.predict") / "kernels" / f"{provider}.toml").read_text(
-        encoding="utf-8"
-    )
-    tables = tomllib.loads(text)
+def _read(package: str) -> KernelTable:
+    """The table in a target's folder."""
+    tables = tomllib.loads((files(package) / "kernels.toml").read_text(encoding="utf-8"))
     return KernelTable(
         kernels={
             (domain, op): tuple(_kernel(row) for row in rows)

@@ -4,7 +4,7 @@ By default ONNX Runtime goes on with the CPU where a provider does not come up o
 no more than a warning. In the sessions made here both are errors.
 
 Run as a program, the module says whether its process has a WebGPU device:
-`python -m planner.runtime.device.webgpu.provider` ends with status 0, or with a reason.
+`python -m planner.targets.webgpu.provider` ends with status 0, or with a reason.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner import targets
 from planner.errors import ModelError, PlannerError, UsageError
 from planner.runtime.messages import explain, first_line
+from planner.targets.webgpu import WEBGPU
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-PLUGIN, WEBGPU = targets.WEBGPU.plugin, targets.WEBGPU.provider
 _EP_FAIL = "EP_FAIL"  # the status in an error that is the provider's rather than the model's
 
 
@@ -36,7 +35,7 @@ def webgpu_devices() -> tuple[Any, ...]:
     """
     import onnxruntime as ort
 
-    plugin = importlib.import_module(PLUGIN)
+    plugin = importlib.import_module(WEBGPU.plugin)
     if not hasattr(ort, "register_execution_provider_library"):
         raise UsageError(f"onnxruntime {ort.__version__} takes no plugins: install 1.31")
     ort.register_execution_provider_library("planner-webgpu", plugin.get_library_path())
@@ -45,6 +44,11 @@ def webgpu_devices() -> tuple[Any, ...]:
     if not devices:
         raise UsageError("ONNX Runtime sees no GPU in this process")
     return devices
+
+
+def add_device(options: ort.SessionOptions, settings: Mapping[str, str]) -> None:
+    """Have `options` open sessions on the first WebGPU device, with the provider's options."""
+    options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(settings))
 
 
 def webgpu_session(
@@ -62,7 +66,7 @@ def webgpu_session(
     """
     import onnxruntime as ort
 
-    options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(settings or {}))
+    add_device(options, settings or {})
     source = model if isinstance(model, bytes) else str(model)
     try:
         session = ort.InferenceSession(source, options, enable_fallback=0)
@@ -73,8 +77,8 @@ def webgpu_session(
             raise UsageError(f"the WebGPU provider does not come up: {reason}") from error
         name = "the model" if isinstance(model, bytes) else model
         raise ModelError(f"{name}: {explain(str(error))}") from error
-    if WEBGPU not in session.get_providers():
-        raise UsageError(f"the session has no {WEBGPU}, only {session.get_providers()}")
+    if WEBGPU.provider not in session.get_providers():
+        raise UsageError(f"the session has no {WEBGPU.provider}, only {session.get_providers()}")
     return session
 
 

@@ -33,9 +33,10 @@ from typing import Literal
 from planner.errors import UsageError
 from planner.files.keeping import keep
 from planner.processes.children import run_child
-from planner.runtime.device.webgpu.counting import DRIVER_VARIABLE, compiled_driver
-from planner.runtime.device.webgpu.provider import PLUGIN
-from planner.targets import Target
+from planner.targets.webgpu import WEBGPU
+from planner.targets.webgpu.counting import DRIVER_VARIABLE, compiled_driver
+
+PLUGIN = WEBGPU.plugin
 
 FOLDERS = (
     "/usr/lib/chromium",
@@ -49,7 +50,7 @@ SWIFTSHADER = "libvk_swiftshader.so"
 LOADER = "libvulkan.so.1"
 CARDS = Path("/sys/class/drm")
 
-_PROBE = ("-m", "planner.runtime.device.webgpu.provider")
+_PROBE = ("-m", "planner.targets.webgpu.provider")
 
 # the folder is named like an address on the PCI bus, without which ONNX Runtime warns
 _ONE_GPU = """\
@@ -93,15 +94,6 @@ def start(
         subprocess.TimeoutExpired: it was ended after `timeout_s`.
     """
     return run_child([*device.prefix, *argv], environment=device.environment, timeout_s=timeout_s)
-
-
-def device_for(target: Target) -> WebGpuDevice | None:
-    """What a process for a target must be started with; None for one that sees its device itself.
-
-    Raises:
-        UsageError: as `find_device`.
-    """
-    return find_device() if target.plugin == PLUGIN else None
 
 
 @functools.cache

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES
+from planner.runtime.device.predict.device_bytes import DeviceForecast, fed_bytes, initializer_bytes
 from planner.runtime.memory.allocation import StorageKind, place
 
 LIMITS: Mapping[int, int] = {
@@ -76,21 +77,6 @@ class StorageRange:
     bytes: int
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceForecast:
-    """Bytes of the device's memory that a session takes.
-
-    Attributes:
-        peak_bytes: the most that exist at once, in use or kept, initializers included.
-        in_use_bytes: the most that tensors hold at once, with rounding.
-        step: where `peak_bytes` is first reached; -1 before the first node.
-    """
-
-    peak_bytes: int
-    in_use_bytes: int
-    step: int
 
 
 def bucket_bytes(size: int) -> int:
@@ -209,27 +195,6 @@ def live_ranges(
     )
 
 
-def fed_bytes(graph: TrainingGraph) -> tuple[int, ...]:
-    """Sizes of the graph inputs that ONNX Runtime copies to the device before the first node.
-
-    One that is only read by a MemcpyFromHost stays on the host until then.
-    """
-    return tuple(
-        t.bytes
-        for t in (graph.tensors[i] for i in graph.inputs)
-        if not t.is_initializer
-        and not t.on_host
-        and any(graph.operations[op].op_type != "MemcpyFromHost" for op in t.consumers)
-    )
-
-
-def initializer_bytes(graph: TrainingGraph) -> tuple[int, ...]:
-    """Sizes of the initializers that are read on the device."""
-    return tuple(
-        t.bytes for t in graph.tensors if t.is_initializer and not t.on_host and t.consumers
-    )
-
-
 def submits(graph: TrainingGraph, order: Sequence[OpId]) -> frozenset[int]:
     """Steps in which the provider submits its commands, if each device node is one dispatch.
 
@@ -250,7 +215,7 @@ def submits(graph: TrainingGraph, order: Sequence[OpId]) -> frozenset[int]:
     return frozenset(found)
 
 
-def forecast_webgpu(
+def forecast_buckets(
     graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool = True
 ) -> DeviceForecast:
     """Storage buffers of a session of `graph` on WebGPU, its nodes run in `order`.

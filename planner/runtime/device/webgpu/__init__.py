@@ -1,1 +1,0 @@
-"""ONNX Runtime's WebGPU provider, and a software device for it."""

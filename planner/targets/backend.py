@@ -1,0 +1,209 @@
+"""What runs on a target: processes that see the device, sessions, bytes.
+
+`Backend` is a target whose provider is in the onnxruntime wheel and whose memory, if it has one of its
+own, is an arena of ONNX Runtime's. A target's `backend` module overrides what is otherwise there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from planner.errors import ModelError, UsageError
+from planner.processes.children import run_child
+from planner.runtime.device.seen import Seen, look
+from planner.runtime.messages import explain
+from planner.runtime.swapping import register_for
+from planner.targets import HOST, Target
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    import onnxruntime as ort
+
+    from planner.graph.model import OpId, TrainingGraph
+    from planner.plan.planfile import Arena
+    from planner.runtime.device.predict.device_bytes import DeviceForecast
+    from planner.runtime.options import Memory
+
+
+class Counts(Protocol):
+    """What was counted: bytes of tensors at their peak, and requests that a cap refused."""
+
+    @property
+    def storage_peak(self) -> int: ...
+
+    @property
+    def refused(self) -> int: ...
+
+
+class ByteCounter(Protocol):
+    """Counts the device's bytes in this process, and can refuse more than a cap."""
+
+    def stats(self) -> Counts: ...
+
+    def reset_peak(self) -> None: ...
+
+    def cap(self, cap_bytes: int) -> None: ...
+
+
+class Backend:
+    """How one target runs."""
+
+    def __init__(self, target: Target) -> None:
+        """Args:
+        target: its row.
+        """
+        self.target = target
+
+    # -- what is here --------------------------------------------------------------------------
+
+    def is_installed(self) -> bool:
+        """Tell whether the provider is part of what is installed here; a device may still be missing."""
+        import onnxruntime as ort
+
+        return self.target.provider in ort.get_available_providers()
+
+    def why_missing(self) -> str:
+        """Say what to do where the provider is not installed."""
+        import onnxruntime as ort
+
+        target = self.target
+        beside = (
+            ""
+            if target.plugin
+            else f" instead of onnx-planner[{HOST.extra}], on a machine with its driver"
+        )
+        return (
+            f"--device {target.name} needs {target.provider}, which this onnxruntime {ort.__version__} "
+            f'does not have: install "onnx-planner[{target.extra}]"{beside}'
+        )
+
+    def check(self) -> None:
+        """Raise UsageError where the installed onnxruntime lacks the provider, or this process has no
+        device of it."""
+        if not self.is_installed():
+            raise UsageError(self.why_missing())
+
+    def find(self) -> None:
+        """Raise UsageError where it is known that no process of `start` sees a device."""
+
+    def is_hardware(self) -> bool:
+        """Tell whether the time that the device takes says something: it is not run in software."""
+        return True
+
+    def look(self) -> Seen:
+        """Have a session compute on the device, in a process of its own."""
+        return look(self.target.provider)
+
+    def why_not_fused(self) -> str:
+        """Say what the library's fused kernels lack in this process; "" where they run."""
+        return ""
+
+    # -- processes and sessions ----------------------------------------------------------------
+
+    def start(
+        self, command: Sequence[str], *, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end in a process that sees the device; its output is captured as text.
+
+        Raises:
+            subprocess.TimeoutExpired: it was ended after `timeout_s`.
+            UsageError: there is no device.
+        """
+        return run_child(list(command), timeout_s=timeout_s)
+
+    def open(
+        self, model: Path, options: ort.SessionOptions, settings: Mapping[str, str]
+    ) -> ort.InferenceSession:
+        """Open a session whose first provider is the target's, in a process that sees the device.
+
+        ONNX Runtime falls back to the CPU without a word where a provider cannot start; here that is an
+        error.
+
+        Args:
+            settings: provider options, all of them.
+
+        Raises:
+            UsageError: the provider does not come up, with what to do.
+            ModelError: the model does not load.
+        """
+        register_for(options, model)
+        return self._session(model, options, settings)
+
+    def _session(
+        self, model: Path, options: ort.SessionOptions, settings: Mapping[str, str]
+    ) -> ort.InferenceSession:
+        import onnxruntime as ort
+
+        target = self.target
+        providers = [(target.provider, dict(settings)), HOST.provider]
+        try:
+            session = ort.InferenceSession(
+                str(model), options, providers=providers, enable_fallback=0
+            )
+        except Exception as error:
+            raise ModelError(f"{model}: {explain(str(error))}") from error
+        if target.provider not in session.get_providers():
+            raise UsageError(
+                f"--device {target.name}: {target.provider} does not come up, and ONNX Runtime fell back "
+                f"to {', '.join(session.get_providers())}; check the device's driver and libraries"
+            )
+        return session
+
+    def add_to(self, options: ort.SessionOptions) -> None:
+        """Have `options` open sessions on the device, where the provider is a plug-in.
+
+        Raises:
+            UsageError: it is not installed, or sees no device.
+        """
+
+    # -- bytes ---------------------------------------------------------------------------------
+
+    def counter(self) -> ByteCounter | None:
+        """Return what counts the device's bytes in this process; None where nothing does."""
+        return None
+
+    def driver_bytes(self) -> int | None:
+        """Return the device memory of this process by its driver: the arena's, the context's and the
+        libraries' own; None where it does not say."""
+        return None
+
+    def forecast(
+        self,
+        graph: TrainingGraph,
+        order: Sequence[OpId],
+        memory: Memory = "default",
+        arena: Arena | None = None,
+    ) -> DeviceForecast:
+        """Predict the bytes of a device with a memory of its own over two runs: feeds, initializers and
+        outputs included. What kernels take for themselves while they run is not in it.
+
+        Args:
+            memory: the session options.
+            arena: that recommended sessions have; None for one that grows by what is asked for.
+        """
+        from planner.runtime.device.predict.bfc_device import forecast_arena
+        from planner.runtime.memory.arena import ArenaSettings, capped
+        from planner.runtime.memory.bfc import Growth
+
+        is_default = memory == "default"
+        settings = ArenaSettings(pattern=is_default, reuse=is_default, growth=Growth.EXACT)
+        if arena is not None and not is_default:
+            settings = capped(arena.limit_bytes, arena.first_region_bytes)
+        return forecast_arena(graph, order, settings)
+
+    # -- kernels -------------------------------------------------------------------------------
+
+    def declines(self, node: ir.Node) -> bool:
+        """Tell whether the provider leaves a node to the CPU though it has a kernel for it."""
+        return False
+
+
+def backend_of(target: Target) -> Backend:
+    """Return the backend of a target; that of the host for one file for all of them."""
+    made: type[Backend] = importlib.import_module(f"{target.package}.backend").BACKEND
+    return made(target)

@@ -1,0 +1,34 @@
+"""Keys of the metadata of a file that planner wrote: what for, and what its sessions need."""
+
+from __future__ import annotations
+
+TARGET_KEY = "pkg.planner.target"
+OPTIONS_KEY = "pkg.planner.provider_options"
+LEVEL_KEY = "pkg.planner.optimization_level"
+ORDER_KEY = "pkg.planner.execution_order"
+PACKED_KEY = "pkg.planner.packed"
+ARENA_KEY = "pkg.planner.arena"
+POOL_KEY = "pkg.planner.pool"
+DISK_KEY = "pkg.planner.disk_bytes"
+BLOCK_KEY = "pkg.planner.block_channels"
+ASSUMED_KEY = "pkg.planner.assumed"
+NEEDS_KEY = "pkg.planner.needs"
+SESSION_KEYS = (
+    TARGET_KEY,
+    OPTIONS_KEY,
+    LEVEL_KEY,
+    ORDER_KEY,
+    PACKED_KEY,
+    ARENA_KEY,
+    POOL_KEY,
+    DISK_KEY,
+    BLOCK_KEY,
+    ASSUMED_KEY,
+    NEEDS_KEY,
+)
+
+NEEDS_SWAPS, NEEDS_FUSED = "planner.swap 1", "planner.fused 1"
+"""The domain and version of the operators that a file with copies beside the operations needs, and one
+with fused operations."""
+NEEDS = (NEEDS_SWAPS, NEEDS_FUSED, f"{NEEDS_FUSED}, {NEEDS_SWAPS}")
+"""What files may need of the native library."""
