@@ -94,6 +94,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "roll": lambda x: x.roll(2, 1),
     "sorted": lambda x: x.sort(1)[0] * x.topk(3, 1)[0].sum(1, keepdim=True),
     "strided": lambda x: x.as_strided((3, 2), (6, 1)).tanh().sum() + x.unfold(1, 2, 2).tanh(),
+    "strided, turned": lambda x: x.tanh().t().as_strided((3, 5), (3, 2)),
+    "strided, from within": lambda x: x.tanh()[1:, ::2].as_strided((2, 3), (6, 2)),
     "scatter of maxima": lambda x: torch.zeros(3, 6).scatter_reduce(
         0, torch.tensor([0, 2, 0, 1])[:, None].expand(4, 6), x, "amax"
     ),

@@ -21,8 +21,8 @@ def as_strided(
     strides: Sequence[int],
     start: int | None = None,
 ) -> Result:
-    """Elements of a contiguous tensor, which may occur more than once."""
-    places = _places(low, sizes, strides, start)
+    """Gather elements of a tensor by their places in its memory; one may be read more than once."""
+    places = _places(low, x, sizes, strides, start)
     flat = low.reshape(low.value(x), [-1], "flat")
     if _is_all(places, x):
         return low.reshape(flat, sizes)
@@ -38,8 +38,8 @@ def as_strided_scatter(
     strides: Sequence[int],
     start: int | None = None,
 ) -> Result:
-    """x with the elements of the view replaced."""
-    places = _places(low, sizes, strides, start)
+    """Replace the elements of x that the view shows."""
+    places = _places(low, x, sizes, strides, start)
     if _is_all(places, x):
         return low.reshape(low.value(source), shape_of(x))
     if np.unique(places).size != places.size:
@@ -126,12 +126,36 @@ def _written(low: Lowering, flat: Value, places: np.ndarray, source: fx.Node) ->
 
 
 def _places(
-    low: Lowering, sizes: Sequence[int], strides: Sequence[int], start: int | None
+    low: Lowering, x: fx.Node, sizes: Sequence[int], strides: Sequence[int], start: int | None
 ) -> np.ndarray:
-    """Where each element of the view lies."""
-    if not all(isinstance(number, int) for number in (*sizes, *strides)):
+    """Return the index in the flattened x of each element of the view.
+
+    Sizes, strides and start are of x's memory, whose layout need not be that of a contiguous tensor: after
+    `transpose`, neighbours lie elsewhere.
+    """
+    held: torch.Tensor = x.meta["val"]
+    layout = (*held.shape, *held.stride(), held.storage_offset())
+    if not all(isinstance(number, int) for number in (*sizes, *strides, *layout)):
         raise low.unsupported("a symbolic dimension")
-    places = np.full([1] * len(sizes), start or 0, np.int64)
+    own = _in_memory(held.shape, held.stride(), held.storage_offset()).reshape(-1)
+    first = held.storage_offset() if start is None else start
+    wanted = _in_memory(sizes, strides, first)
+    if not wanted.size or not own.size:
+        return wanted
+    index_of = np.full(1 + max(int(own.max()), int(wanted.max())), -1, np.int64)
+    index_of[own] = np.arange(own.size)
+    places = index_of[wanted]
+    if (places < 0).any():
+        raise low.unsupported(
+            "a view of memory beyond the tensor's own elements: call .contiguous() on the tensor first, or "
+            "take the view of the whole tensor"
+        )
+    return places
+
+
+def _in_memory(sizes: Sequence[int], strides: Sequence[int], start: int) -> np.ndarray:
+    """Return where each element of a tensor lies in memory, in elements from its beginning."""
+    places = np.full([1] * len(sizes), start, np.int64)
     for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
         thin = [-1 if at == axis else 1 for at in range(len(sizes))]
         places = places + (np.arange(size) * stride).reshape(thin)
