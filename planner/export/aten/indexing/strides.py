@@ -130,8 +130,8 @@ def _places(
 ) -> np.ndarray:
     """Return the index in the flattened x of each element of the view.
 
-    Sizes, strides and start are of x's memory, whose layout need not be that of a contiguous tensor: after
-    `transpose`, neighbours lie elsewhere.
+    Sizes, strides and start are of x's memory, which need not be contiguous: after `transpose`, neighbours
+    lie elsewhere.
     """
     held: torch.Tensor = x.meta["val"]
     layout = (*held.shape, *held.stride(), held.storage_offset())
@@ -147,8 +147,8 @@ def _places(
     places = index_of[wanted]
     if (places < 0).any():
         raise low.unsupported(
-            "a view of memory beyond the tensor's own elements: call .contiguous() on the tensor first, or "
-            "take the view of the whole tensor"
+            "a view of memory beyond the tensor's own elements: call .contiguous() on the tensor first, "
+            "or take the view of the whole tensor"
         )
     return places
 
