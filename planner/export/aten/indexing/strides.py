@@ -130,8 +130,8 @@ def _places(
 ) -> np.ndarray:
     """Return the index in the flattened x of each element of the view.
 
-    Sizes, strides and start are of x's memory, which need not be contiguous: after `transpose`, neighbours
-    lie elsewhere.
+    Sizes, strides and start are of x's memory, which need not be contiguous: after `transpose`, its rows
+    are columns there.
     """
     held: torch.Tensor = x.meta["val"]
     layout = (*held.shape, *held.stride(), held.storage_offset())
