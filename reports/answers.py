@@ -11,7 +11,6 @@ is made twice, and the second time the files must be the same, to the byte. Writ
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import tempfile
@@ -21,9 +20,8 @@ from typing import Any
 
 from planner import optimize
 from planner.errors import InfeasibleBudgetError
+from reports.shared import FOLDER, ZOO, Row, line, program, read_rows, write_rows
 
-FOLDER = Path(__file__).parent
-ZOO = FOLDER.parent / "models" / "zoo"
 RESULT, PAGE = FOLDER / "answers.json", FOLDER / "answers.md"
 LIMITS_S = (2, 4, 8, 16)
 CARD = {"device": "cuda", "hardware": "rtx-4090"}
@@ -39,7 +37,6 @@ LARGE: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("gpt2_small", "40%", {}),
     ("gpt2_medium_b8x1024", "16GB", CARD),
 )
-Row = dict[str, Any]
 
 
 def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple[float, str]:
@@ -104,25 +101,24 @@ def _line(row: Row) -> str:
     cells = ["none" if t is None else f"×{t:.4f}" for t in taken]
     where = row.get("hardware", "CPU")
     again = "yes" if row["same"] else "**no**"
-    return f"| {row['model']} | {row['budget']} | {where} | {' | '.join(cells)} | {again} |"
+    return line(row["model"], row["budget"], where, *cells, again)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.answers", description=__doc__.split("\n")[0])
+    parser = program("reports.answers", __doc__)
     parser.add_argument("--graphs", type=Path, metavar="DIR")
     options = parser.parse_args(arguments)
     asked = [(ZOO / f"{name}.onnx", budget, how) for name, budget, how in SAMPLES]
     if options.graphs:
         asked += [(options.graphs / f"{name}.onnx", budget, how) for name, budget, how in LARGE]
-    rows: list[Row] = json.loads(RESULT.read_text()) if RESULT.exists() else []
+    rows: list[Row] = read_rows(RESULT, [])
     for model, budget, how in asked:
         row = row_of(model, budget, how)
         print(json.dumps(row), flush=True)
         key = (row["model"], row["budget"])
         rows = [known for known in rows if (known["model"], known["budget"]) != key] + [row]
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_rows(RESULT, rows)
         PAGE.write_text(page(rows), encoding="utf-8")
 
 
