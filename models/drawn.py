@@ -1,4 +1,4 @@
-"""Training graphs of any number of nodes, with small tensors, built without a framework."""
+"""Training graphs of any number of nodes, with small tensors, made without PyTorch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ folder, a row at a time.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -31,9 +30,8 @@ from typing import Any
 from models import drawn
 from planner import optimize
 from planner.errors import InfeasibleBudgetError
+from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
 
-FOLDER = Path(__file__).parent
-ZOO = FOLDER.parent / "models" / "zoo"
 RESULT, PAGE = FOLDER / "answers.json", FOLDER / "answers.md"
 LIMITS_S = (2, 4, 8, 16, 32, 60, 120)
 CARD = {"device": "cuda", "hardware": "rtx-4090"}
@@ -58,8 +56,6 @@ CHAINS = (1_000, 4_000, 13_000, 40_000, 100_000)
 CHAIN_LIMIT_S = 60
 _PLAN = re.compile(r"^planner: ([\d.]+) s: solving: [+-]")
 """A line of `-v` that tells of a plan."""
-
-Row = dict[str, Any]
 
 
 def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple[float, str]:
@@ -235,8 +231,7 @@ def _limits(rows: Sequence[Row]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.answers", description=__doc__.split("\n")[0])
+    parser = program("reports.answers", __doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="quality, again, limits")
     parser.add_argument("--graphs", type=Path, metavar="DIR")
     parser.add_argument("--nodes", type=int, nargs="*", default=CHAINS, help="of the chains")
@@ -246,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     larger = []
     if options.graphs:
         larger = [(options.graphs / f"{name}.onnx", budget, how) for name, budget, how in LARGE]
-    rows: dict[str, list[Row]] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows: dict[str, list[Row]] = read_rows(RESULT, {})
     if "quality" in parts:
         for question in [*asked, *larger]:
             _note(rows, "quality", quality_row(*question))
@@ -264,7 +259,7 @@ def _note(rows: dict[str, list[Row]], part: str, row: Row) -> None:
     keys = ("model", "budget", "nodes")
     known = [r for r in rows.get(part, []) if any(r.get(k) != row.get(k) for k in keys)]
     rows[part] = [*known, row]
-    RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    write_rows(RESULT, rows)
     PAGE.write_text(page(rows), encoding="utf-8")
 
 

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,9 @@ from reports.browser_runs import (
     trained,
 )
 from reports.browser_table import table
+from reports.shared import FOLDER, MIB, write_rows
 
-FOLDER = Path(__file__).parent
 PICTURE = FOLDER / "page" / "browser.png"
-MIB = 2**20
 LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
 STEPS = 20
 ROUNDS = 3
@@ -172,39 +171,30 @@ def on_webgpu(
     folder: Path, model: Path, feeds: Mapping[str, np.ndarray], budget: str
 ) -> dict[str, Any]:
     """What is measured on WebGPU, with a plan made for it; where something is missing, what."""
-    with sync_playwright() as p, served(folder) as address:
-        browser = p.chromium.launch(
-            executable_path=shutil.which("chromium"), args=[*FLAGS, *GPU_FLAGS]
-        )
+    with chromium(*GPU_FLAGS) as browser, served(folder) as address:
         page = browser.new_page()
         page.goto(f"{address}?only=")
         adapter = page.evaluate(_ADAPTER)
         page.close()
         if not adapter:
-            browser.close()
             return {"adapter": "", "why_not": "Chromium has no WebGPU adapter here"}
         said(f"planning for WebGPU, training both on {adapter}")
         try:
             lay_out(folder, model, feeds, budget=budget, swap="none", device="webgpu", verify=False)
         except PlannerError as error:
-            browser.close()
             return {"adapter": adapter, "why_not": str(error)}
         query = {"steps": GPU_STEPS, "provider": "webgpu"}
         found = trained(browser, address, **query)
         failed = {n: found[n]["failed"] for n in BOTH if found[n]["failed"]}
         if failed:
-            browser.close()
-            return {
-                "adapter": adapter,
-                "why_not": "; ".join(f"{n}: {f}" for n, f in failed.items()),
-            }
+            why_not = "; ".join(f"{n}: {f}" for n, f in failed.items())
+            return {"adapter": adapter, "why_not": why_not}
         said("the original again, on WebGPU")
         again = trained(browser, address, only="original", **query)["original"]
         measured = sides(found)
         cap = round(statistics.mean(measured["held_mib"].values()))
         said(f"both on WebGPU with at most {cap} MiB of buffers")
         capped = trained(browser, address, **{**query, "steps": 1, "cap": cap})
-        browser.close()
     one, two = found["original"], found["rewritten"]
     return {
         "adapter": adapter,
@@ -220,6 +210,15 @@ def on_webgpu(
         "cap_mib": cap,
         "under_cap": under_cap(capped),
     }
+
+
+@contextlib.contextmanager
+def chromium(*flags: str) -> Iterator[Browser]:
+    """Chromium, for as long as it is needed."""
+    with sync_playwright() as p:
+        path = shutil.which("chromium")
+        with p.chromium.launch(executable_path=path, args=[*FLAGS, *flags]) as browser:
+            yield browser
 
 
 def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -240,11 +239,9 @@ def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
         install(folder)
         said("planning")
         plan = lay_out(folder, model, feeds, budget=budget, swap="none").plan
-        with sync_playwright() as p, served(folder) as address:
-            browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=[*FLAGS])
+        with chromium() as browser, served(folder) as address:
             version = browser.version
             wasm = on_wasm(browser, address, folder, feeds, budget)
-            browser.close()
         gpu = on_webgpu(folder, model, feeds, budget) if with_gpu else {"why_not": "--no-webgpu"}
     return {
         "package": PACKAGE,
@@ -297,7 +294,7 @@ def main() -> int:
     except (NoRuntimeError, PlannerError) as error:
         print(error, file=sys.stderr)
         return 1
-    (FOLDER / "browser.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_rows(FOLDER / "browser.json", found)
     text = table(found)
     (FOLDER / "browser.md").write_text(text, encoding="utf-8")
     print(text)

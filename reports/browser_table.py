@@ -11,6 +11,7 @@ from reports.browser_runs import BOTH
 def table(found: Mapping[str, Any]) -> str:
     """The report."""
     wasm, plan = found["wasm"], found["plan"]
+    longer = wasm["step_ms"]["rewritten"] / wasm["step_ms"]["original"]
     lines = [
         "# In the browser",
         "",
@@ -38,14 +39,14 @@ def table(found: Mapping[str, Any]) -> str:
         f"the two; the {found['steps']} losses ({wasm['losses'][0]:.4f} -> {wasm['losses'][-1]:.4f}) are "
         f"{'' if wasm['losses_equal'] else 'not '}the same, bit for bit, and under the cap those of the "
         f"rewritten model are {'the same again' if wasm['capped_losses_equal'] else 'others'}. A step of "
-        f"the rewritten model takes x{_ratio(wasm['step_ms']):.2f} as long.",
+        f"the rewritten model takes x{longer:.2f} as long.",
         "",
         "| level of optimizations | nodes run, original / rewritten | those of native ONNX Runtime, in "
         "its order | outputs identical | largest difference from native |",
         "|---|---:|---|---:|---:|",
         *[
             f"| {row['level']} | {row['original']['nodes']} / {row['rewritten']['nodes']} | "
-            f"{_yes(row['original']['as_native'])} / {_yes(row['rewritten']['as_native'])} | "
+            f"{' / '.join('yes' if row[name]['as_native'] else 'no' for name in BOTH)} | "
             f"{row['identical']} of {row['outputs']} | {_share(row)} |"
             for row in wasm["orders"]
         ],
@@ -113,14 +114,6 @@ def _outcomes(found: Mapping[str, Any]) -> dict[str, str]:
         else f"runs, {r['steps']} step{'s' * (r['steps'] > 1)}"
         for n, r in found["under_cap"].items()
     }
-
-
-def _ratio(values: Mapping[str, float]) -> float:
-    return values["rewritten"] / values["original"]
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def _share(row: Mapping[str, Any]) -> str:

@@ -14,12 +14,11 @@ a time (`device_cuda.*` for CUDA); rows that are there stay, unless they are ask
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,8 @@ from planner.runtime.device.reference import Reference, Side, reference
 from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs
 from planner.targets import target_named
+from reports.shared import FOLDER, ZOO, Row, line, mib, program, read_rows, write_rows
 from reports.verified import at_or_above_least
-
-FOLDER = Path(__file__).parent
-ZOO = FOLDER.parent / "models" / "zoo"
-MIB = 2**20
 
 BUILT = {
     "bert": "--batch 4 --seq 32 --width 64 --layers 2 --heads 2 --vocabulary 512",
@@ -112,10 +108,10 @@ class Bench:
 
 def run(
     bench: Bench, percent: int, swap: str, time_limit_s: float, keep: Path | None = None
-) -> dict[str, Any]:
+) -> Row:
     """One row: optimize at a budget, or just above the least feasible one, and verify; the rewritten
     model stays in the folder `keep`."""
-    row: dict[str, Any] = {"model": bench.name, "asked": f"{percent}%", "swap": swap}
+    row: Row = {"model": bench.name, "asked": f"{percent}%", "swap": swap}
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         output = (keep or Path(folder)) / f"{bench.name}_{percent}_{swap}.planned.onnx"
@@ -142,7 +138,7 @@ def run(
     return {**row, "wall_s": round(time.monotonic() - start, 1)}
 
 
-def _planned(result: OptimizeResult) -> dict[str, Any]:
+def _planned(result: OptimizeResult) -> Row:
     plan, graph = result.plan, result.after.graph
     return {
         "nodes": len(result.before.graph.operations),
@@ -157,7 +153,7 @@ def _planned(result: OptimizeResult) -> dict[str, Any]:
     }
 
 
-def _verified(check: Verification) -> dict[str, Any]:
+def _verified(check: Verification) -> Row:
     memory = {m.model: m for m in check.memory}
     caps = {c.model: c for c in check.caps}
     assert check.copies is not None
@@ -196,7 +192,7 @@ def holds(row: Mapping[str, Any]) -> bool:
     return bool(row.get("passed")) and all(c[2] in (None, c[1]) for c in row["cap"].values())
 
 
-def markdown(rows: list[dict[str, Any]], device: str, time_limit_s: float) -> str:
+def markdown(rows: list[Row], device: str, time_limit_s: float) -> str:
     """The table."""
     target = target_named(device)
     ort = next((r["ort_version"] for r in rows if "ort_version" in r), "?")
@@ -250,7 +246,10 @@ def _where(device: str) -> str:
     )
 
 
-def _line(row: dict[str, Any]) -> str:
+_mib = partial(mib, form=".2f", none="?")
+
+
+def _line(row: Row) -> str:
     if "passed" not in row:
         return (
             f"| {row['model']} | | {row['swap']} | {row['asked']} | {row.get('error')} |" + " |" * 9
@@ -284,16 +283,12 @@ def _line(row: dict[str, Any]) -> str:
         cap,
     )
     failed = "" if row["passed"] else f" **{row['failures'][0]}**"
-    return "| " + " | ".join(str(c) for c in cells) + failed + " |"
-
-
-def _mib(size: int | None) -> str:
-    return "?" if size is None else f"{size / MIB:.2f}"
+    return line(*cells[:-1], f"{cells[-1]}{failed}")
 
 
 def main() -> None:
     """Run what is asked; write after each row."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = program("reports.device", __doc__)
     parser.add_argument("device", nargs="?", default="webgpu", choices=["webgpu", "cuda"])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--hardware", default="cpu", help="profile that predicts times")
@@ -308,7 +303,7 @@ def main() -> None:
     options = parser.parse_args()
     name = "device" if options.device == "webgpu" else f"device_{options.device}"
     path = options.folder / f"{name}.json"
-    rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    rows: list[Row] = read_rows(path, [])
     minutes = options.minutes or (CUDA_MINUTES if options.device == "cuda" else float("inf"))
     until, longest_s = time.monotonic() + 60 * minutes, 0.0
     with tempfile.TemporaryDirectory() as temporary:
@@ -328,7 +323,7 @@ def main() -> None:
                     rows = [r for r in rows if (r["model"], r["asked"], r["swap"]) != key]
                     rows.append(row)
                     rows.sort(key=_place)
-                    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+                    write_rows(path, rows)
                     text = markdown(rows, options.device, options.time_limit)
                     path.with_suffix(".md").write_text(text, encoding="utf-8")
                     print(_line(row), flush=True)
@@ -336,7 +331,7 @@ def main() -> None:
     path.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
-def _place(row: dict[str, Any]) -> tuple[int, int, str]:
+def _place(row: Row) -> tuple[int, int, str]:
     return MODELS.index(row["model"]), -int(row["asked"][:-1]), row["swap"]
 
 

@@ -12,7 +12,6 @@ least peak that a short search finds. Rows go to `reports/fusion.json`, the page
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -39,30 +38,26 @@ from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.machine import BUSY, waited_s, waited_share
 from planner.runtime.options import default_threads
 from planner.units import format_bytes, format_percent
+from reports.shared import FOLDER, ZOO, Row, line, program, read_rows, write_rows
 
-FOLDER = Path(__file__).parent
 RESULT, PAGE = FOLDER / "fusion.json", FOLDER / "fusion.md"
-ZOO = FOLDER.parent / "models" / "zoo"
 MODES: tuple[FuseMode, ...] = ("exact", "auto")
 _WARM_UPS, _LEAST_RUNS, _MOST_RUNS, _RUNS_S = 2, 5, 40, 20.0
 _SEARCH_S = 4.0
 
-Row = dict[str, Any]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.fusion", description=__doc__.split("\n")[0])
+    parser = program("reports.fusion", __doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--graphs", type=Path, help="folder of the models that are named")
     options = parser.parse_args(arguments)
     asked = [(options.graphs or Path()) / model for model in options.models]
-    rows: dict[str, Row] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows: dict[str, Row] = read_rows(RESULT, {})
     for model in asked or sorted(ZOO.glob("*.onnx")):
         rows[model.stem] = measured(model)
         print(model.stem, json.dumps(rows[model.stem]), flush=True)
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_rows(RESULT, rows)
         PAGE.write_text(page(rows), encoding="utf-8")
     return 0
 
@@ -144,7 +139,6 @@ def _session(prepared: Prepared, path: Path) -> ort.InferenceSession:
 
 def page(rows: dict[str, Row]) -> str:
     """The text of the page."""
-    assert __doc__ is not None
     busy = max((row[m]["busy"] for row in rows.values() for m in MODES if m in row), default=0.0)
     said = (
         f"**The machine was busy while steps were timed**: threads waited for a core for up to "
@@ -191,7 +185,7 @@ def _line(name: str, mode: str, row: Row) -> str:
         f"{one['wall']:.3f}",
         f"{one['same']} of {one['outputs']}",
     ]
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ of that is not the pool. Rows go to `reports/native.json`, the page to `reports/
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import onnxruntime as ort
 
@@ -38,10 +37,9 @@ from planner.runtime.options import most_threads
 from planner.runtime.profile import read_profile
 from planner.runtime.swapping import register_for
 from reports.native_page import page
+from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
 
-FOLDER = Path(__file__).parent
 RESULT, PAGE = FOLDER / "native.json", FOLDER / "native.md"
-ZOO = FOLDER.parent / "models" / "zoo"
 STEPS = 200
 LEVELS = (0, 1, 2, 3, 99)
 _GROWING = 6
@@ -51,22 +49,18 @@ _ABOVE = 1.03
 """Times the least budget that has a plan: it was found by a search, and the next one may find less."""
 
 _GIVES_BACK = {
-    "MALLOC_MMAP_THRESHOLD_": "16384",
-    "MALLOC_MMAP_MAX_": "1000000",
-    "MALLOC_TRIM_THRESHOLD_": "0",
-    "MALLOC_TOP_PAD_": "0",
-}
+    "MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_MMAP_MAX_": "1000000",
+    "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_TOP_PAD_": "0",
+}  # fmt: skip
 """Has malloc give memory back as it is freed: what is never there at once is not added up."""
 
-Row = dict[str, Any]
 Levers = Literal["none", "only", "auto"]
 WAYS: dict[Levers, str] = {"none": "recompute", "only": "swaps", "auto": "both"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.native", description=__doc__.split("\n")[0])
+    parser = program("reports.native", __doc__)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for the rows and the page")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each plan")
@@ -76,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{p}:{share}" for p in sorted(ZOO.glob("*.onnx")) for share in (60, 40)
     ]
     result = options.folder / RESULT.name
-    rows: dict[str, Row] = json.loads(result.read_text()) if result.exists() else {}
+    rows: dict[str, Row] = read_rows(result, {})
     for text in asked:
         name, _, share = text.rpartition(":")
         for swap, way in WAYS.items():
             key = f"{Path(name).stem}, {share}%, {way}"
             rows[key] = measured(Path(name), int(share), swap, options.time_limit, options.steps)
             print(key, json.dumps(rows[key]), flush=True)
-            result.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            write_rows(result, rows)
             (options.folder / PAGE.name).write_text(page(rows), encoding="utf-8")
     return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.units import format_bytes
+from reports.shared import line
 
 Row = Mapping[str, Any]
 
@@ -65,11 +66,7 @@ def page(rows: Mapping[str, Row]) -> str:
 
 def _table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
     rule = f"|---{'|---:' * (len(columns) - 1)}|"
-    return "\n".join((_line(columns), rule, *map(_line, lines), ""))
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return "\n".join((line(*columns), rule, *(line(*cells) for cells in lines), ""))
 
 
 def _plan(name: str, row: Row) -> tuple[str, ...]:

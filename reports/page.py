@@ -29,9 +29,9 @@ from planner.report.document.analysis import analyze_document
 from planner.report.document.outcome import optimize_document
 from planner.report.page import render_page, write_page
 from planner.report.terminal.brief import print_analysis_brief, print_optimize_brief
+from reports.shared import FOLDER, ZOO
 
-FOLDER = Path(__file__).parent
-SAMPLE = FOLDER.parent / "models" / "zoo" / "gpt.onnx"
+SAMPLE = ZOO / "gpt.onnx"
 LAYERS = (5, 25, 108)
 NET = ["--batch", "4", "--seq", "64", "--width", "64", "--heads", "4", "--vocabulary", "512"]
 RUNS = 3

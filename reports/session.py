@@ -16,7 +16,6 @@ this folder, a row at a time; the page counts the rows of `reports.networks`, to
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -26,7 +25,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -34,9 +32,8 @@ from planner import optimize
 from planner.errors import InfeasibleBudgetError, PlannerError
 from planner.report.document.headline import held
 from planner.results import OptimizeResult
+from reports.shared import FOLDER, ZOO, Row, line, mib, program, read_rows, write_rows
 
-FOLDER = Path(__file__).parent
-ZOO = FOLDER.parent / "models" / "zoo"
 RESULT, PAGE = FOLDER / "session.json", FOLDER / "session.md"
 NETWORKS = FOLDER / "networks.json"
 SAMPLES = (
@@ -64,14 +61,12 @@ LOOPS = (
 )
 """Networks of `models.build` with AdamW in the graph, their sizes, and the budget in percent."""
 STEPS = 50
-MIB = 2**20
 NEAR = 1.001
 """What a session reserves for constants lies beside the regions that are planned."""
 FAR = 0.03
 """A prediction that is further off is named."""
 MORE = 1.02
 """Times the budget that an error names, which is what one plan was seen to need."""
-Row = dict[str, Any]
 
 
 def row_of(model: Path, percent: int, time_limit_s: float) -> Row:
@@ -237,7 +232,7 @@ def _loops(loops: Sequence[Row]) -> list[str]:
 
 def _networks() -> list[str]:
     """What the rows of `reports.networks` say of the same."""
-    rows = json.loads(NETWORKS.read_text()).values()
+    rows = read_rows(NETWORKS, {}).values()
     looked = [row for row in rows if "plain_outputs" in row]
     if not looked:
         return []
@@ -265,22 +260,18 @@ def _line(row: Row) -> str:
     cells = [
         row["model"],
         asked,
-        _mib(row["budget_bytes"]),
-        _mib(row["live_bytes"]),
+        mib(row["budget_bytes"]),
+        mib(row["live_bytes"]),
         f"{same} of {row['compared']}",
-        _mib(row["measured_held_bytes"]),
-        _mib(row["grown_bytes"]),
-        _mib(row["results_bytes"]),
-        f"{_mib(row['measured_default_held_before_bytes'])} -> "
-        f"{_mib(row['measured_default_held_bytes'])}",
-        f"{_mib(row['default_grown_before_bytes'])} -> {_mib(row['default_grown_bytes'])}",
+        mib(row["measured_held_bytes"]),
+        mib(row["grown_bytes"]),
+        mib(row["results_bytes"]),
+        f"{mib(row['measured_default_held_before_bytes'])} -> "
+        f"{mib(row['measured_default_held_bytes'])}",
+        f"{mib(row['default_grown_before_bytes'])} -> {mib(row['default_grown_bytes'])}",
         "" if row["ratio"] is None else f"×{row['ratio']:.3f}",
     ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _mib(size: int | None) -> str:
-    return "-" if size is None else f"{size / MIB:.1f}"
+    return line(*cells)
 
 
 def _key(row: Row) -> tuple[str, ...]:
@@ -289,15 +280,14 @@ def _key(row: Row) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.session", description=__doc__.split("\n")[0])
+    parser = program("reports.session", __doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL:PERCENT")
     parser.add_argument("--graphs", type=Path, metavar="DIR")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each plan")
     parser.add_argument("--loops", action="store_true")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args(arguments)
-    rows: list[Row] = json.loads(RESULT.read_text()) if RESULT.exists() else []
+    rows: list[Row] = read_rows(RESULT, [])
     asked = [(ZOO / f"{name}.onnx", percent) for name, percent in SAMPLES]
     if options.graphs:
         asked = [(options.graphs / f"{name}.onnx", percent) for name, percent in LARGE]
@@ -312,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row = measured()
         print(json.dumps(row), flush=True)
         rows = [known for known in rows if _key(known) != _key(row)] + [row]
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_rows(RESULT, rows)
     PAGE.write_text(page(rows, options.time_limit), encoding="utf-8")
 
 

@@ -19,17 +19,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
-ROOMS = (
-    "bound",
-    "exact",
-    "fit",
-    "order",
-    "pack",
-    "pipeline",
-    "plan",
-    "portfolio",
-    "search",
-    "simulate",
+ROOMS = tuple(
+    [
+        "bound",
+        "exact",
+        "fit",
+        "order",
+        "pack",
+        "pipeline",
+        "plan",
+        "portfolio",
+        "search",
+        "simulate",
+    ]
 )
 TREES = ("planner", "reports", "tests")
 MAX_LINES, MAX_PARAMETERS = 60, 6

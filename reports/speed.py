@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from models import drawn
+from reports.shared import ZOO, read_rows, write_rows
 
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).with_name("speed.json")
 PAGE = Path(__file__).with_suffix(".md")
-ZOO = ROOT / "models" / "zoo"
 BUDGET = "70%"
 RUNS = 3
 CHAINS = (1_000, 4_000, 11_000)
@@ -47,16 +47,11 @@ STAGES = {
     "operation times": ("measuring operation times", "comparing the optimized graph"),
     "base orders": ("compiling", "searching", "comparing base"),
     "solve, lower, read back": (
-        "solving",
-        "improving",
-        "again",
-        "planning with",
-        "looking for",
-        "leaving out",
+        "solving", "improving", "again", "planning with", "looking for", "leaving out",
     ),
     "verify": ("original model", "rewritten model", "both models"),
     "write, report": ("writing", "drawing", "finding", "what ", "waiting"),
-}
+}  # fmt: skip
 """What planner says as a stage begins."""
 
 _CHILD = """
@@ -280,11 +275,11 @@ def main() -> None:
         ]
         rows = measure(subjects, asked.before, asked.runs)
     if asked.add:
-        known = json.loads(RESULT.read_text())
+        known = read_rows(RESULT, {})
         names = {row["model"] for row in rows}
         rows = [*(row for row in known["rows"] if row["model"] not in names), *rows]
         commands = {**known["commands"], **commands}
-    RESULT.write_text(json.dumps({"commands": commands, "rows": rows}, indent=1) + "\n")
+    write_rows(RESULT, {"commands": commands, "rows": rows})
     PAGE.write_text(markdown(commands, rows), encoding="utf-8")
 
 

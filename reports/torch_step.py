@@ -19,15 +19,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-FOLDER = Path(__file__).parent
+from reports.shared import FOLDER, MIB, Row, line, program, read_rows, write_rows
+
 RESULT, PAGE = FOLDER / "torch_step.json", FOLDER / "torch_step.md"
 STEPS, WARM, THREADS = 20, 3, 1
-MIB = 2**20
 EAGER, PLANNED = "eager", "planned"
-Row = dict[str, Any]
 
 _TEXT = {"seq": 128, "width": 128, "layers": 4, "heads": 4}
 ROWS: dict[str, tuple[str, str, dict[str, int]]] = {
@@ -107,8 +104,8 @@ def answer(name: str, way: str) -> None:
     """Train as stdin asks, a line a step, and answer in JSON, a line each."""
     trained = Trained(name, way)
     print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(trained.step() if line.strip() == "step" else trained.end()), flush=True)
+    for asked in sys.stdin:
+        print(json.dumps(trained.step() if asked.strip() == "step" else trained.end()), flush=True)
 
 
 class Process:
@@ -222,7 +219,7 @@ def _times(row: Row) -> str:
         f"{apart[0]:.1e}, {apart[4]:.1e}, {max(apart):.1e}",
         f"{row[PLANNED]['made_s']:.1f} s",
     ]
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 def _bytes_of(row: Row) -> str:
@@ -235,14 +232,12 @@ def _bytes_of(row: Row) -> str:
         planned["trained"],
         planned["trained"] - planned["ready"],
     )
-    cells = [row["name"], row["budget"], *(f"{size / MIB:.0f}" for size in figures)]
-    return f"| {' | '.join(cells)} |"
+    return line(row["name"], row["budget"], *(f"{size / MIB:.0f}" for size in figures))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.torch_step", description=__doc__.split("\n")[0])
+    parser = program("reports.torch_step", __doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--page-only", action="store_true")
     parser.add_argument("--worker", choices=(EAGER, PLANNED), help=argparse.SUPPRESS)
@@ -250,11 +245,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.worker:
         answer(options.rows[0], options.worker)
         return
-    known: dict[str, Row] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    known: dict[str, Row] = read_rows(RESULT, {})
     for name in () if options.page_only else options.rows or ROWS:
         known[name] = row_of(name)
         print(_times(known[name]), _bytes_of(known[name]), sep="\n", flush=True)
-        RESULT.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        write_rows(RESULT, known)
     PAGE.write_text(page([known[name] for name in ROWS if name in known]), encoding="utf-8")
 
 

@@ -11,29 +11,23 @@ proven bound beside it. Writes `verified.json` and `verified.md` in this folder,
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from planner import optimize
 from planner.errors import InfeasibleBudgetError, PlannerError, VerificationError
 from planner.results import OptimizeResult
 from planner.results.verification import Verification
-
-FOLDER = Path(__file__).parent
-ZOO = FOLDER.parent / "models" / "zoo"
-MIB = 2**20
+from reports.shared import FOLDER, MIB, ZOO, Row, line, mib, program, read_rows, write_rows
 
 
 def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[str, int]) -> dict:
     """One row: optimize at a budget, or just above the least feasible one."""
-    row: dict[str, Any] = {"model": model.stem, "asked": f"{percent}%", "swap": swap}
+    row: Row = {"model": model.stem, "asked": f"{percent}%", "swap": swap}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / f"{model.stem}.planned.onnx"
 
@@ -63,7 +57,7 @@ def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[st
 
 
 def at_or_above_least(
-    attempt: Callable[[str], OptimizeResult], percent: int, row: dict[str, Any]
+    attempt: Callable[[str], OptimizeResult], percent: int, row: Row
 ) -> OptimizeResult:
     """What `attempt` makes of a budget, or of 5% above the least peak found, which `row` then has."""
     try:
@@ -74,9 +68,9 @@ def at_or_above_least(
         return attempt(f"{int(error.least_peak_bytes * 1.05)}B")
 
 
-def _figures(result: OptimizeResult) -> dict[str, Any]:
+def _figures(result: OptimizeResult) -> Row:
     plan, check = result.plan, result.verification
-    row: dict[str, Any] = {
+    row: Row = {
         "nodes": len(result.before.graph.operations),
         "budget_bytes": plan.budget_bytes,
         "unchanged": plan.unchanged,
@@ -92,7 +86,7 @@ def _figures(result: OptimizeResult) -> dict[str, Any]:
     return {**row, **_verified(check)} if check is not None else row
 
 
-def _verified(check: Verification) -> dict[str, Any]:
+def _verified(check: Verification) -> Row:
     (live,) = (m for m in check.memory if m.model == "rewritten" and m.options == "recommended")
     caps = {c.model: c for c in check.caps}
     return {
@@ -113,7 +107,7 @@ def _verified(check: Verification) -> dict[str, Any]:
     }
 
 
-def markdown(rows: list[dict[str, Any]], time_limit_s: float) -> str:
+def markdown(rows: list[Row], time_limit_s: float) -> str:
     """The table."""
     ort = next((r["ort_version"] for r in rows if "ort_version" in r), "?")
     lines = [
@@ -145,7 +139,7 @@ def markdown(rows: list[dict[str, Any]], time_limit_s: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _true_times(rows: list[dict[str, Any]]) -> list[str]:
+def _true_times(rows: list[Row]) -> list[str]:
     """How far predicted step times are from measured ones."""
     timed = [r for r in rows if r.get("time_ratio")]
     if not timed:
@@ -158,7 +152,7 @@ def _true_times(rows: list[dict[str, Any]]) -> list[str]:
     return [f"{said}; the largest distance is {off[-1]:.1%}, the median {median(off):.1%}.", ""]
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: Row) -> str:
     if "error" in row:
         return f"| {row['model']} | | {row['swap']} | {row['asked']} | {row['error']} |" + " |" * 10
     share = 100 * row["budget_bytes"] / row["baseline_bytes"]
@@ -176,7 +170,7 @@ def _line(row: dict[str, Any]) -> str:
         row["nodes"],
         row["swap"],
         f"{share:.1f}%{asked}",
-        f"{row['baseline_bytes'] / MIB:.2f} -> {row['predicted_bytes'] / MIB:.2f}",
+        " -> ".join(mib(row[key], ".2f") for key in ("baseline_bytes", "predicted_bytes")),
         f"{row['live_predicted_bytes'] / MIB:.2f}",
         f"{row['live_bytes'] / MIB:.2f}{how}",
         f"{100 * off:.2f}%",
@@ -188,10 +182,10 @@ def _line(row: dict[str, Any]) -> str:
         ratio,
         gap,
     )
-    return "| " + " | ".join(str(c) for c in cells) + " |"
+    return line(*cells)
 
 
-def _cap(row: dict[str, Any]) -> str:
+def _cap(row: Row) -> str:
     cap = row["cap"]
     if not cap:
         return "no (swaps)"
@@ -203,7 +197,7 @@ def _cap(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run every combination; write after each row, so that an interrupt keeps what is there."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = program("reports.verified", __doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--no-zoo", action="store_true")
     parser.add_argument("--percents", type=int, nargs="+", default=[80, 60, 40])
@@ -219,7 +213,7 @@ def main() -> None:
     dims = {k: int(v) for k, v in (d.split("=") for d in options.dim)}
     path = FOLDER / f"{options.name}.json"
     is_kept = options.keep or options.page_only
-    rows: list[dict[str, Any]] = json.loads(path.read_text()) if is_kept else []
+    rows: list[Row] = read_rows(path, []) if is_kept else []
     for model in () if options.page_only else models:
         for percent in options.percents:
             for swap in options.swaps:
@@ -227,7 +221,7 @@ def main() -> None:
                 rows = [r for r in rows if (r["model"], r["asked"], r["swap"]) != same]
                 row = run(model, percent, swap, options.time_limit, dims)
                 rows.append(row)
-                path.write_text(json.dumps(rows, indent=1) + "\n")
+                write_rows(path, rows)
                 text = markdown(rows, options.time_limit)
                 (FOLDER / f"{options.name}.md").write_text(text)
                 print(_line(row), flush=True)

@@ -22,19 +22,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from planner.cost.measured import device_names
 from reports.gpu.child import answer_in
+from reports.shared import FOLDER, Row, program, read_rows, write_rows
 
-FOLDER = Path(__file__).parents[1]
 RESULT = FOLDER / "gpu.json"
 _CHECK_S = 120.0
 _SLOW = "too slow"
 _LEAST_S = 20.0
 """No check begins with less time left."""
-
-Row = dict[str, Any]
 
 
 def names_of(*, cuda: bool) -> list[str]:
@@ -48,8 +45,7 @@ def names_of(*, cuda: bool) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask, and keep the answers."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.gpu", description=__doc__.split("\n")[0])
+    parser = program("reports.gpu", __doc__)
     parser.add_argument("checks", nargs="*", help="names; all, where none is given")
     parser.add_argument("--seconds", type=float, default=600.0, help="for this call")
     parser.add_argument("--graphs", type=Path, default=FOLDER, help="folder of the large graphs")
@@ -68,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     strange = next((name for name in asked.checks if name not in known), None)
     if strange is not None:
         parser.error(f"there is no check {strange!r}; there are {', '.join(map(repr, known))}")
-    rows: dict[str, Row] = {}
-    if RESULT.exists() and not asked.rehearse:
-        rows = json.loads(RESULT.read_text(encoding="utf-8"))
+    rows: dict[str, Row] = {} if asked.rehearse else read_rows(RESULT, {})
     done = {name for name, row in rows.items() if row["cards"] == [*cards] and not is_slow(row)}
     done = set() if asked.again else done
     wanted = [name for name in asked.checks or known if name not in done]
@@ -87,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"check": name, **row}), flush=True)
         if not asked.rehearse:
             rows[name] = {"cards": [*cards], **row}
-            RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            write_rows(RESULT, rows)
     return 0 if holds else 1
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from reports.shared import line
+
 _MB = 1e6
 
 _INTRODUCTION = """# The literature's figures, beside planner's
@@ -153,4 +155,4 @@ def _mb(size: int) -> str:
 
 def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [titles, ("---",) * len(titles), *rows]
-    return "\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+    return "\n" + "\n".join(line(*cells) for cells in lines) + "\n"

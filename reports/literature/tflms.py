@@ -43,24 +43,14 @@ class Network:
 
 NETWORKS = {
     "ResNet-50": Network(
-        net="resnet50",
-        option="--batch",
-        step=8,
-        power=1,
-        sizes=(32, 64),
-        more=("--optimizer", "momentum"),
-        grown=4.7,
+        net="resnet50", option="--batch", step=8, power=1, sizes=(32, 64),
+        more=("--optimizer", "momentum"), grown=4.7,
     ),
     "3D U-Net": Network(
-        net="unet3d",
-        option="--image-size",
-        step=8,
-        power=3,
-        sizes=(64, 128),
-        more=("--optimizer", "adamw"),
-        size=192,
+        net="unet3d", option="--image-size", step=8, power=3, sizes=(64, 128),
+        more=("--optimizer", "adamw"), size=192,
     ),
-}
+}  # fmt: skip
 
 PUBLISHED = {
     "ResNet-50": "a batch 4.7 times as large",

@@ -12,30 +12,32 @@ from them.
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
-from typing import Any
 
-from reports.cells import plain, short
+from reports.shared import (
+    FOLDER,
+    Row,
+    apart,
+    line,
+    mib,
+    plain,
+    program,
+    read_rows,
+    short,
+    write_rows,
+)
 
-FOLDER = Path(__file__).parents[1]
 RESULT, PAGE = FOLDER / "networks.json", FOLDER / "networks.md"
-Row = dict[str, Any]
 TIMES = 1.5
 """As far as this from PyTorch, by how far PyTorch is from itself: both are drawn by chance."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.networks", description=__doc__.split("\n")[0])
+    parser = program("reports.networks", __doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
     parser.add_argument(
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from models.networks.catalogue import catalogue
 
     networks, missing = catalogue()
-    rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows: dict[str, Row] = read_rows(RESULT, {})
     asked = [n for n in networks if not options.words or any(w in n for w in options.words)]
     for name in asked:
         if options.missing and name in rows and not _says_less(rows[name]):
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows[name]["seconds"] = time.monotonic() - start
         print(json.dumps(rows[name]), flush=True)
         rows = {n: rows[n] for n in networks if n in rows}
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_rows(RESULT, rows)
         PAGE.write_text(page(list(rows.values()), options.time_limit), encoding="utf-8")
     for package in missing:
         print(f"{package} is not installed: its networks are left out", file=sys.stderr)
@@ -73,12 +75,8 @@ def _apart(name: str, time_limit_s: float) -> Row:
     """The row of a network, in a process that goes with it."""
     from reports.networks.measure import row_named
 
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            return pool.submit(row_named, name, time_limit_s).result()
-        except BrokenProcessPool:
-            return {"network": name, "export": "the process ended"}
+    ended = {"network": name, "export": "the process ended"}
+    return apart(row_named, name, time_limit_s) or ended
 
 
 def page(rows: Sequence[Row], time_limit_s: float) -> str:
@@ -183,18 +181,17 @@ def _line(row: Row) -> str:
         f"{row['plan']}, {_budget(row)}" if "budget" in row else row["plan"],
     ]
     if "outputs" in row:
-        before, after = (row[key] / 2**20 for key in ("peak_bytes", "planned_bytes"))
         cells += [
             f"{row['identical']} of {row['outputs']}",
             plain(row),
-            f"{before:.2f} -> {after:.2f}",
+            " -> ".join(mib(row[key], ".2f") for key in ("peak_bytes", "planned_bytes")),
             _held(row),
             f"{100 * row['added']:.1f}%",
         ]
     else:
         cells += ["", "", "", "", ""]
     cells.append(f"{row['seconds']:.0f}")
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 def _budget(row: Row) -> str:

@@ -15,14 +15,12 @@ this folder when it is done (`peers_cuda.json` for a GPU), and `peers.md` is wri
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from reports.peers.page import page
-
-FOLDER = Path(__file__).parents[1]
+from reports.shared import FOLDER, program, read_rows, write_rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     stem = "peers" if options.device == "cpu" else f"peers_{options.device}"
     result, written = options.folder / f"{stem}.json", options.folder / f"{stem}.md"
-    rows = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
+    rows = read_rows(result, {})
     if not options.page_only:
         from reports.peers.contest import Settings, measure
         from reports.peers.networks import GPU_NETWORKS, NETWORKS
@@ -58,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if "partitioner" not in row and "partitioner" in rows.get(name, {}):
                 row["partitioner"] = rows[name]["partitioner"]  # of an earlier call
             rows = {n: {**rows, name: row}[n] for n in networks if n in {**rows, name: row}}
-            result.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            write_rows(result, rows)
             written.write_text(page(rows, options.device), encoding="utf-8")
     if rows:
         written.write_text(page(rows, options.device), encoding="utf-8")
@@ -66,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.peers", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = program("reports.peers", __doc__)
     parser.add_argument("--networks", help="names with commas between (default: all)")
     parser.add_argument("--variants", help="PyTorch's, with commas between (default: all)")
     parser.add_argument("--rounds", type=int, default=10, help="of turns")

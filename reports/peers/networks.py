@@ -35,10 +35,7 @@ _GPT = {"batch": 4, "seq": 256, "width": 384, "layers": 8, "heads": 6, "vocabula
 NETWORKS: Mapping[str, Network] = {
     "gpt": Network(title="GPT, 8 layers of 384, 4×256 tokens", recipe="gpt2", sizes=_GPT),
     "gpt-sdpa": Network(
-        title="the same GPT, attention as one operator (SDPA)",
-        recipe="gpt2",
-        sizes=_GPT,
-        fused=True,
+        title="the same GPT, attention as one operator (SDPA)", recipe="gpt2", sizes=_GPT, fused=True
     ),
     "bert": Network(
         title="BERT-like, 6 layers of 512, 16×128 tokens",
@@ -47,45 +44,30 @@ NETWORKS: Mapping[str, Network] = {
     ),
     "llama": Network(title="Llama-like, 16 layers of 640, 2×256 tokens", recipe="llama"),
     "resnet50": Network(
-        title="ResNet-50, 16×3×128×128",
-        recipe="resnet50",
-        sizes={"batch": 16, "image_size": 128},
+        title="ResNet-50, 16×3×128×128", recipe="resnet50", sizes={"batch": 16, "image_size": 128}
     ),
     "unet": Network(
-        title="U-Net, width 32, 2×3×256×256",
-        recipe="unet",
+        title="U-Net, width 32, 2×3×256×256", recipe="unet",
         sizes={"batch": 2, "image_size": 256, "width": 32},
     ),
-}
+}  # fmt: skip
 
 _GPT_SMALL = {"batch": 4, "seq": 512, "width": 768, "layers": 12, "heads": 12, "vocabulary": 50257}
 
 GPU_NETWORKS: Mapping[str, Network] = {
     "gpt2": Network(title="GPT-2 small, 4×512 tokens", recipe="gpt2", sizes=_GPT_SMALL),
     "gpt2-sdpa": Network(
-        title="the same GPT-2, attention as one operator (SDPA)",
-        recipe="gpt2",
-        sizes=_GPT_SMALL,
+        title="the same GPT-2, attention as one operator (SDPA)", recipe="gpt2", sizes=_GPT_SMALL,
         fused=True,
     ),
     "bert": Network(
-        title="BERT-base, 32×128 tokens",
-        recipe="bert",
-        sizes={
-            "batch": 32,
-            "seq": 128,
-            "width": 768,
-            "layers": 12,
-            "heads": 12,
-            "vocabulary": 30522,
-        },
+        title="BERT-base, 32×128 tokens", recipe="bert",
+        sizes={**_GPT_SMALL, "batch": 32, "seq": 128, "vocabulary": 30522},
     ),
     "resnet50": Network(
-        title="ResNet-50, 32×3×224×224",
-        recipe="resnet50",
-        sizes={"batch": 32, "image_size": 224},
+        title="ResNet-50, 32×3×224×224", recipe="resnet50", sizes={"batch": 32, "image_size": 224}
     ),
-}
+}  # fmt: skip
 """Larger ones: a step of the others is too short for a GPU."""
 
 TINY = Network(

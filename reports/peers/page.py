@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from reports.peers import prose
+from reports.shared import MIB, line, mib
 
 Row = Mapping[str, Any]
-MIB = 2**20
 EAGER, AS_IT_IS, COMPILE = "eager", "onnxruntime", "compile "
 KINDS = {"planned ": "planner", "fused ": "planner `--fuse auto`"}
 """Of plans, by how a contestant's name begins; the peer's follows."""
 
+_mib = partial(mib, form=",.1f")
 SAVE_ON_CPU = "save_on_cpu"
 _LEVEL = 0.02
 """Ratios of times this near to 1 are called level."""
@@ -104,10 +106,6 @@ def _title(name: str) -> str:
     return _TITLES[name]
 
 
-def _mib(size: float) -> str:
-    return f"{size / MIB:,.1f}"
-
-
 def _conclusions(row: Row) -> list[str]:
     found = row["contestants"]
     network = row["title"].split(",")[0]
@@ -139,7 +137,7 @@ def _conclusions(row: Row) -> list[str]:
             f"×{ratios['plan']:.2f}",
             _verdict(plan, found[runs]["peak"] <= found[peer]["peak"], ratios),
         ]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(*cells))
     for name, why in row["skipped"].items():
         lines.append(f"| {network} | {_title(name)} | | | | | | | | | not measured: {why} |")
     return lines
@@ -189,7 +187,7 @@ def _network(row: Row) -> list[str]:
             str(held.get("recomputed_ops", "")),
             *(f"{apart[key]:.0e}" for key in ("loss", "gradients", "worst")),
         ]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(line(*cells))
     plans = [held for name, held in found.items() if _kind(name) and "passed" in held]
     if plans:
         passed = sum(held["passed"] for held in plans)
@@ -262,5 +260,5 @@ def _partitioner(rows: Mapping[str, Row]) -> list[str]:
                 "no plan" if ours is None else f"{100 * ours['added']:.1f}%",
                 f"{100 * one['bound']:.1f}%",
             ]
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append(line(*cells))
     return lines

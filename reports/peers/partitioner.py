@@ -33,20 +33,13 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch.utils.flop_counter import FlopCounterMode
 
-from planner.plan.problem import (
-    Action,
-    ActionKind,
-    OpIndex,
-    PlanOp,
-    PlanTensor,
-    Problem,
-    TensorIndex,
-)
+from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.replay import Replay
 from planner.portfolio.solve import solve
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from reports.peers.networks import DrawnStep, Network, drawn
+from reports.solver.build import Builder, base_peak
 
 BUDGETS = (1.0, 0.7, 0.5, 0.3, 0.1)
 PRICES = ("measured", "flops")
@@ -217,15 +210,12 @@ def compared(
     problem, index = posed(joint, seen, base, price)
     schedule = [Action(kind=ActionKind.RUN, target=index[name]) for name in order if name in index]
     theirs = simulate(problem, schedule)
-    alone = simulate(
-        problem, [Action(kind=ActionKind.RUN, target=i) for i in range(len(problem.ops))]
-    )
     within = replace(problem, capacity_bytes=theirs.peak_bytes)
     solved = solve(within, SearchSettings(limit_s=limit_s))
     ours = None if solved.candidate is None else simulate(within, solved.candidate.actions)
     return {
         "operators": len(problem.ops),
-        "keep_all_bytes": alone.peak_bytes,
+        "keep_all_bytes": base_peak(problem),
         "peak_bytes": theirs.peak_bytes,
         "partitioner": _figures(theirs, problem),
         "planner": None
@@ -262,39 +252,14 @@ def posed(
         reads[place] = sorted({number_of[n] for n in sources if n in made and made[n][0] != place})
     (output,) = (node for node in nodes.values() if node.op == "output")
     kept = {n for source in output.all_input_nodes for n, _ in seen[source.name].storages}
-    uses: list[list[int]] = [[] for _ in made]
-    for place, tensors in enumerate(reads):
-        for tensor in tensors:
-            uses[tensor].append(place)
-    tensors = tuple(
-        PlanTensor(
-            name=f"storage {storage}",
-            bytes=size,
-            producer=OpIndex(producer),
-            uses=tuple(OpIndex(use) for use in uses[number_of[storage]]),
-            to_end=storage in kept,
-        )
-        for storage, (producer, size) in made.items()
-    )
-    outputs: list[list[int]] = [[] for _ in index]
-    for tensor_index, tensor in enumerate(tensors):
-        outputs[tensor.producer].append(tensor_index)
-    operators = tuple(
-        PlanOp(
-            name=name,
-            duration_us=seen[name].us if price == "measured" else max(seen[name].flops, 1) / 1e6,
-            inputs=tuple(map(TensorIndex, reads[place])),
-            outputs=tuple(map(TensorIndex, outputs[place])),
-        )
-        for name, place in index.items()
-    )
-    problem = Problem(
-        name="joint graph",
-        ops=operators,
-        tensors=tensors,
-        fixed_bytes=sum(fixed.values()),
-        capacity_bytes=1 << 62,
-    )
+    builder = Builder()
+    for name, place in index.items():
+        took_us = seen[name].us if price == "measured" else max(seen[name].flops, 1) / 1e6
+        sizes = [size for producer, size in made.values() if producer == place]
+        builder.op(name, took_us, reads[place], sizes)
+    builder.to_end = {number_of[storage] for storage in kept if storage in made}
+    problem = builder.problem("joint graph")
+    problem = replace(problem, fixed_bytes=sum(fixed.values()), capacity_bytes=1 << 62)
     return problem, index
 
 

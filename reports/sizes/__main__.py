@@ -12,19 +12,17 @@ step of the line is a process of its own, whose time and memory are taken from o
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from reports.shared import FOLDER, Row, program, read_rows, write_rows
 from reports.sizes.networks import NETWORKS
 from reports.sizes.page import page
 from reports.sizes.watched import watched
 
-FOLDER = Path(__file__).parents[1]
 RESULT, PAGE = FOLDER / "llama.json", FOLDER / "llama.md"
 CARDS = {"rtx-4090": "24GB", "a100-80gb": "80GB"}
 BATCHES: Mapping[str, tuple[int, ...]] = {
@@ -35,8 +33,6 @@ BATCHES: Mapping[str, tuple[int, ...]] = {
 }
 OPTIMIZERS = ("none", "adamw")
 _STEP = "reports.sizes.step"
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,31 +47,19 @@ class Case:
     def arguments(self, model: Path, limit_s: float) -> list[str]:
         return [
             str(model),
-            "--network",
-            self.network,
-            "--optimizer",
-            self.optimizer,
-            "--batch",
-            str(self.batch),
-            "--hardware",
-            self.card,
-            "--budget",
-            CARDS[self.card],
-            "--time-limit",
-            str(limit_s),
+            f"--network={self.network}",
+            f"--optimizer={self.optimizer}",
+            f"--batch={self.batch}",
+            f"--hardware={self.card}",
+            f"--budget={CARDS[self.card]}",
+            f"--time-limit={limit_s}",
         ]
 
     def row(self, model: Path, exported: Row, limit_s: float, *, analyze: bool) -> Row:
         """Plan, and look at the report."""
         given = self.arguments(model, limit_s)
-        row: Row = {
-            "network": self.network,
-            "optimizer": self.optimizer,
-            "batch": self.batch,
-            "card": self.card,
-            "export": exported,
-            "optimize": watched(_STEP, "optimize", *given),
-        }
+        found = {"export": exported, "optimize": watched(_STEP, "optimize", *given)}
+        row: Row = {**asdict(self), **found}
         if row["optimize"].get("fits"):
             row["open"] = watched(_STEP, "open", *given)
         if analyze:
@@ -109,12 +93,12 @@ def measure(network: str, optimizer: str, limit_s: float) -> Iterator[Row]:
 
 def main() -> None:
     """Measure, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = program("reports.sizes", __doc__)
     parser.add_argument("networks", nargs="*", choices=[*NETWORKS, []], help="default: all")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="default: without and with AdamW")
     parser.add_argument("--time-limit", type=float, default=60.0, help="of each search, in seconds")
     options = parser.parse_args()
-    rows: list[Row] = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+    rows: list[Row] = read_rows(RESULT, {"rows": []})["rows"]
     every = [c.key for n in NETWORKS for o in OPTIMIZERS for c in cases(n, o)]
     for network in options.networks or list(NETWORKS):
         for optimizer in [options.optimizer] if options.optimizer else OPTIMIZERS:
@@ -122,7 +106,7 @@ def main() -> None:
                 rows = [r for r in rows if _key(r) != _key(row)] + [row]
                 rows.sort(key=lambda r: every.index(_key(r)))
                 data = {"limit_s": options.time_limit, "rows": rows}
-                RESULT.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                write_rows(RESULT, data)
                 PAGE.write_text(page(data), encoding="utf-8")
                 print(json.dumps(row)[:600], flush=True)
 

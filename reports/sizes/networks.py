@@ -42,13 +42,11 @@ class Network:
                 ids = torch.empty(batch, self.length, dtype=torch.int64)
                 return module, {"input_ids": ids, "labels": ids.clone()}
             side = config.image_size
-            pictures = torch.empty(batch, 3, side, side)
-            return module, {
-                "pixel_values": pictures,
-                "labels": torch.empty(batch, dtype=torch.int64),
-            }
+            labels = torch.empty(batch, dtype=torch.int64)
+            return module, {"pixel_values": torch.empty(batch, 3, side, side), "labels": labels}
 
 
+_LLAMA = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
 _OFF: Mapping[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 NETWORKS: Mapping[str, Network] = {
@@ -58,9 +56,7 @@ NETWORKS: Mapping[str, Network] = {
         config="LlamaConfig",
         model="LlamaForCausalLM",
         sizes={
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
+            **_LLAMA,
             "intermediate_size": 11008,
             "vocab_size": 32000,
             "max_position_embeddings": 4096,
@@ -73,9 +69,7 @@ NETWORKS: Mapping[str, Network] = {
         config="LlamaConfig",
         model="LlamaForCausalLM",
         sizes={
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
+            **_LLAMA,
             "num_key_value_heads": 8,
             "intermediate_size": 14336,
             "vocab_size": 128256,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reports.shared import line, mib
 from reports.sizes.networks import NETWORKS
 
-GB, GIB, MIB = 10**9, 2**30, 2**20
+GIB = 2**30
 Row = Mapping[str, Any]
 
 
@@ -91,38 +92,33 @@ def _network(title: str, sample: str, exported: Mapping[str, Any]) -> str:
 
 def _export(row: Row) -> str:
     found = row["export"]
-    return (
-        f"| {row['network']} | {row['optimizer']} | {found['nodes']:,} | {found['file_bytes'] / MIB:.1f} "
-        f"| {found['wall_s']:.0f} | {found['trace_s']:.0f} | {found['held_bytes'] / GIB:.2f} |"
+    return line(
+        row["network"],
+        row["optimizer"],
+        f"{found['nodes']:,}",
+        mib(found["file_bytes"]),
+        f"{found['wall_s']:.0f}",
+        f"{found['trace_s']:.0f}",
+        f"{found['held_bytes'] / GIB:.2f}",
     )
 
 
 def _analysis(row: Row) -> str:
     found = row["analyze"]
-    start = f"| {row['network']} | {row['optimizer']} | {row['batch']} "
+    start = row["network"], row["optimizer"], row["batch"]
     if "failed" in found:
-        return f"{start}| {found['failed']} | | | {_cost(found)} |"
-    return (
-        f"{start}| "
-        + " | ".join(
-            [
-                _gib(found["baseline_bytes"]),
-                _gib(found["least_bytes"]),
-                _gib(found["bound_bytes"]),
-                _cost(found),
-            ]
-        )
-        + " |"
-    )
+        return line(*start, found["failed"], "", "", _cost(found))
+    sizes = (_gib(found[f"{name}_bytes"]) for name in ("baseline", "least", "bound"))
+    return line(*start, *sizes, _cost(found))
 
 
 def _plan(row: Row) -> str:
     found = row["optimize"]
-    start = f"| {row['network']} | {row['optimizer']} | {row['batch']} | {row['card']} "
+    start = row["network"], row["optimizer"], row["batch"], row["card"]
     if not found.get("fits"):
         least = found.get("least_bytes")
         text = f"no plan; least found {_gib(least)}" if least else "no plan"
-        return f"{start}| {text} |" + " |" * 9 + f" {_cost(found)} | |"
+        return line(*start, text, *[""] * 9, _cost(found), "")
     base_us = found["baseline_us"]
     bound = "-" if found["bound_us"] is None else f"x{found['bound_us'] / base_us:.2f}"
     seen = row.get("open", {})
@@ -131,24 +127,16 @@ def _plan(row: Row) -> str:
         if seen.get("ready_s") and not seen["errors"]
         else "does not open"
     )
-    return (
-        f"{start}| "
-        + " | ".join(
-            [
-                f"{_gib(found['baseline_bytes'])} -> {_gib(found['peak_bytes'])}{_arena(found)}",
-                str(found["runs"]),
-                f"x{found['time_us'] / base_us:.2f}",
-                bound,
-                _gib(found["page_in_bytes"]),
-                _gib(found["page_out_bytes"]),
-                _gib(found["swapped_bytes"]),
-                _gib(found["recomputed_bytes"]),
-                _gib(found["host_bytes"]),
-                _cost(found),
-                f"{found['report_bytes'] / MIB:.1f}, {opens}",
-            ]
-        )
-        + " |"
+    moved = ("page_in", "page_out", "swapped", "recomputed", "host")
+    return line(
+        *start,
+        f"{_gib(found['baseline_bytes'])} -> {_gib(found['peak_bytes'])}{_arena(found)}",
+        found["runs"],
+        f"x{found['time_us'] / base_us:.2f}",
+        bound,
+        *(_gib(found[f"{name}_bytes"]) for name in moved),
+        _cost(found),
+        f"{mib(found['report_bytes'])}, {opens}",
     )
 
 

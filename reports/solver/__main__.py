@@ -14,11 +14,11 @@ A row that is measured again replaces the old one; the others stay with --keep.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.solver.parts import PARTS, cases
+from reports.shared import write_rows
+from reports.solver.parts import PARTS
 from reports.solver.row import METHODS, measure
 from reports.solver.synthetic import FAMILIES
 from reports.solver.tables import FOLDER, KEY, Row, key_of, markdown, rows_of
@@ -39,7 +39,7 @@ def _write_report(folder: Path) -> None:
 def _measure(options: argparse.Namespace) -> None:
     folder: Path = options.folder
     rows: list[Row] = rows_of(options.part, folder) if options.keep or options.missing else []
-    for case in cases(options.part, options):
+    for case in PARTS[options.part](options):
         key = tuple(case.key[name] for name in KEY)
         place = next((i for i, row in enumerate(rows) if key_of(row) == key), len(rows))
         if options.missing and place < len(rows):
@@ -55,8 +55,7 @@ def _measure(options: argparse.Namespace) -> None:
             figures["order"] = list(case.problems)[figures["order"]]
         row = {**case.key, **figures}
         rows[place : place + 1] = [row]
-        text = json.dumps(rows, indent=1) + "\n"
-        (folder / f"{options.part}.json").write_text(text, encoding="utf-8")
+        write_rows(folder / f"{options.part}.json", rows)
         _write_report(folder)
         said = {k: row.get(k) for k in ("added", "bound", "gap", "seconds", "engine", "error")}
         print(*key, {k: v for k, v in said.items() if v is not None}, flush=True)

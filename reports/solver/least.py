@@ -13,8 +13,6 @@ effect. Rows go to `least.json` beside this file, or in --folder.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +27,7 @@ from planner.portfolio.params import read_params
 from planner.portfolio.policies import LeastPeakPolicy
 from planner.portfolio.table import POLICY
 from planner.simulate.simulate import simulate
+from reports.shared import program, write_rows
 from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.real import ZOO, real
 
@@ -79,7 +78,7 @@ def problems_of(models: Sequence[Path], instances: Path | None) -> Iterator[tupl
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the rows one by one."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = program("reports.solver.least", __doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--instances", type=Path, metavar="FOLDER")
     parser.add_argument("--limit", type=float, default=20.0, metavar="SECONDS")
@@ -92,8 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for plans, problem in problems_of(models, options.instances):
         figures = measure(problem, limit_s=options.limit, policy=policy.least_peak)
         rows.append({"name": problem.name, "plans": plans, "limit_s": options.limit, **figures})
-        text = json.dumps(rows, indent=1) + "\n"
-        (options.folder / _NAME).write_text(text, encoding="utf-8")
+        write_rows(options.folder / _NAME, rows)
         print(
             *(f"{value:.4g}" if isinstance(value, float) else value for value in rows[-1].values())
         )

@@ -28,20 +28,6 @@ class Case:
     limit_s: float
 
 
-PARTS = ("moccasin", "checkmate", "real", "synthetic", "growth")
-
-
-def cases(part: str, options: Namespace) -> Iterator[Case]:
-    """The rows of a part, in the order of its table."""
-    return {
-        "moccasin": _moccasin,
-        "checkmate": _checkmate,
-        "real": _real,
-        "synthetic": _synthetic,
-        "growth": _growth,
-    }[part](options)
-
-
 def _moccasin(options: Namespace) -> Iterator[Case]:
     methods: list[Method] = options.methods or ["planner", "moccasin"]
     for name, path in _published(options).items():
@@ -167,3 +153,10 @@ def _kinds(mode: Mode, options: Namespace) -> list[str]:
     if mode == "recompute":
         return ["none"]
     return ["overlapped", "serial"] if options.serial else ["overlapped"]
+
+
+PARTS = {
+    "moccasin": _moccasin, "checkmate": _checkmate, "real": _real, "synthetic": _synthetic,
+    "growth": _growth,
+}  # fmt: skip
+"""The rows of a part, in the order of its table."""

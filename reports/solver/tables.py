@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from reports.shared import Row, line, read_rows
 from reports.solver.parts import PARTS
 
-Row = dict[str, Any]
 FOLDER = Path(__file__).parent
 KEY = ("instance", "percent", "mode", "copies", "method", "limit_s")
 
@@ -109,8 +108,7 @@ cores."""
 
 def rows_of(part: str, folder: Path = FOLDER) -> list[Row]:
     """The rows of a part that were measured so far."""
-    path = folder / f"{part}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return read_rows(folder / f"{part}.json", [])
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
@@ -193,8 +191,7 @@ def _mib(size_bytes: int) -> str:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     marks = ["---", *("---:" for _ in columns[1:])]
-    lines = [columns, marks, *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return "\n".join(line(*cells) for cells in (columns, marks, *rows)) + "\n"
 
 
 def _versus(rows: list[Row], name: str, extra: Callable[[Row], list[str]] | None = None) -> str:

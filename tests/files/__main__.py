@@ -13,35 +13,37 @@ from them.
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
-from reports.cells import plain, short
+from reports.shared import (
+    FOLDER,
+    Row,
+    apart,
+    line,
+    mib,
+    plain,
+    program,
+    read_rows,
+    short,
+    write_rows,
+)
 
-FOLDER = Path(__file__).parents[2] / "reports"
 RESULT, PAGE = FOLDER / "files.json", FOLDER / "files.md"
-MIB = 2**20
-Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="tests.files", description=__doc__.split("\n")[0])
+    parser = program("tests.files", __doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=3.0, help="seconds for each plan")
     parser.add_argument("--folder", type=Path, help="keeps what is downloaded")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args(arguments)
-    rows: dict[str, Row] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows: dict[str, Row] = read_rows(RESULT, {})
     with tempfile.TemporaryDirectory() as temporary:
         if not options.page_only:
             _measure(rows, options.words, options.folder or Path(temporary), options.time_limit)
@@ -55,18 +57,15 @@ def _measure(rows: dict[str, Row], words: Sequence[str], folder: Path, limit_s: 
         if not words or any(word in file.name for word in words):
             rows[file.name] = _apart(file.name, file.path, limit_s)
             print(json.dumps(rows[file.name]), flush=True)
-            RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            write_rows(RESULT, rows)
 
 
 def _apart(name: str, path: Path, limit_s: float) -> Row:
     """The row of a file, in a process that goes with it."""
     from tests.files.measure import row_of
 
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(row_of, name, path, limit_s).result()
-        except BrokenProcessPool:
-            return {"file": name, "outcome": "refused", "why": "the process ended"}
+    ended = {"file": name, "outcome": "refused", "why": "the process ended"}
+    return apart(row_of, name, path, limit_s) or ended
 
 
 def page(rows: Sequence[Row], limit_s: float) -> str:
@@ -120,16 +119,14 @@ def page(rows: Sequence[Row], limit_s: float) -> str:
 
 
 def _line(row: Row) -> str:
-    before, after = (row[key] / MIB for key in ("peak_bytes", "planned_bytes"))
-    held = row.get("measured_held_bytes")
     cells = [
         row["file"],
         f"{100 * row['budget_bytes'] / row['peak_bytes']:.0f}%",
-        f"{before:.2f} -> {after:.2f}",
-        "-" if held is None else f"{held / MIB:.2f}",
+        " -> ".join(mib(row[key], ".2f") for key in ("peak_bytes", "planned_bytes")),
+        mib(row.get("measured_held_bytes"), ".2f"),
         plain(row),
     ]
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ the file has a module's parameter under its own name and value. Writes `reports/
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import warnings
@@ -29,14 +28,11 @@ from torch import Tensor, nn
 
 from planner import differentiate
 from planner.errors import PlannerError
-from reports.cells import plain, short
+from reports.shared import FOLDER, Row, line, mib, plain, program, read_rows, short, write_rows
 from tests.files.measure import gained
 
-FOLDER = Path(__file__).parents[2] / "reports"
 RESULT, PAGE = FOLDER / "forward.json", FOLDER / "forward.md"
-MIB = 2**20
 BATCH = 4
-Row = dict[str, Any]
 Made = tuple[nn.Module, Tensor]
 
 
@@ -204,33 +200,30 @@ def _line(row: Row) -> str:
     apart = "-" if row["apart"] is None else f"{row['apart']:.0e} of {row['compared']}"
     cells = [row["model"], f"{row['nodes']:,}", str(row["trained"]), apart]
     if "budget_bytes" in row:
-        before, after = (row[key] / MIB for key in ("peak_bytes", "planned_bytes"))
-        held = row.get("measured_held_bytes")
         cells += [
             f"{100 * row['budget_bytes'] / row['peak_bytes']:.0f}%",
-            f"{before:.2f} -> {after:.2f}",
-            "-" if held is None else f"{held / MIB:.2f}",
+            " -> ".join(mib(row[key], ".2f") for key in ("peak_bytes", "planned_bytes")),
+            mib(row.get("measured_held_bytes"), ".2f"),
             plain(row),
         ]
     else:
         cells += [row["outcome"], "", "", ""]
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="tests.files.forward", description=__doc__)
+    parser = program("tests.files.forward", __doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    rows: dict[str, Row] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows: dict[str, Row] = read_rows(RESULT, {})
     for name in MODELS:
         if not options.words or any(word in name for word in options.words):
             rows[name] = row_of(name, options.time_limit)
             print(json.dumps(rows[name]), flush=True)
-            RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            write_rows(RESULT, rows)
     ordered = [rows[name] for name in MODELS if name in rows]
     PAGE.write_text(page(ordered, options.time_limit), encoding="utf-8")
 

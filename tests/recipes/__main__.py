@@ -13,7 +13,6 @@ Writes `reports/recipes.json`, a row at a time, and `reports/recipes.md` from it
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import sys
@@ -21,14 +20,10 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
-from typing import Any
 
-from reports.cells import plain, short
+from reports.shared import FOLDER, Row, line, plain, program, read_rows, short, write_rows
 
-FOLDER = Path(__file__).parents[2] / "reports"
 RESULT, PAGE = FOLDER / "recipes.json", FOLDER / "recipes.md"
-Row = dict[str, Any]
 
 NEAR, NEAR_HALF = 1e-3, 0.05
 """How far the first step may be from PyTorch's, and where a type has 16 bits."""
@@ -42,8 +37,7 @@ EXPECTED = ("optimizers.LBFGS", "optimizers.SparseAdam")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="tests.recipes", description=__doc__.split("\n")[0])
+    parser = program("tests.recipes", __doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=1.0, help="seconds for each plan")
     parser.add_argument("--missing", action="store_true", help="only what has no row yet")
@@ -52,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from tests.recipes.measure import recipes
 
     known = recipes()
-    rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows: dict[str, Row] = read_rows(RESULT, {})
     asked = [n for n in known if not options.words or any(w in n for w in options.words)]
     apart = _Apart()
     for name in () if options.page_only else asked:
@@ -63,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows[name]["seconds"] = time.monotonic() - start
         print(json.dumps(rows[name]), flush=True)
         rows = {n: rows[n] for n in known if n in rows}
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_rows(RESULT, rows)
     PAGE.write_text(page(list(rows.values()), options.time_limit), encoding="utf-8")
     return 0
 
@@ -183,7 +177,7 @@ def _line(row: Row) -> str:
     else:
         cells += [row["plan"], "", "", ""]
     cells.append(f"{row['seconds']:.0f}")
-    return f"| {' | '.join(cells)} |"
+    return line(*cells)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,201 @@
+"""Swaps to a disk: `python -m reports.disk --disk DIR`.
+
+Each sample is planned, at 60 and 40% of its peak, for the CPU with swaps alone, to a file in DIR
+(the least budget that has a plan, where that one has none), and verified. The rewritten file then runs in
+turns with the original in one process, at the disk's own speed and on a throttled link. Every output is
+compared bit for bit. Rows go to `reports/disk.json`, the page to `reports/disk.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import mmap
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+import planner
+from planner.disk import default_folder
+from planner.errors import InfeasibleBudgetError
+from planner.files.structuring import fields_of
+from planner.pipeline.record.rebuild import prepared_for, rebuild
+from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.options import Opening, stop_spinning
+from planner.runtime.swapping import LINK_MBPS
+from planner.simulate.simulate import simulate
+from planner.units import format_bytes
+from reports.overlap import THREADS, profiled
+
+RESULT = Path(__file__).with_suffix(".json")
+ZOO = Path(__file__).parents[1] / "models" / "zoo"
+STEPS, MBPS = 50, 300
+_ABOVE = 1.03  # times the least budget that has a plan: the next search may find less
+
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(prog="reports.disk", description="Swaps to a disk.")
+    parser.add_argument("--disk", type=Path, default=default_folder(), metavar="DIR")
+    disk = parser.parse_args(arguments).disk
+    rows: dict[str, Row] = {}
+    for model in sorted(ZOO.glob("*.onnx")):
+        for percent in ("60%", "40%"):
+            with tempfile.TemporaryDirectory() as folder:
+                found = measured(model, percent, Path(folder), disk)
+            rows[f"{model.stem}, {percent}"] = found
+            print(model.stem, percent, json.dumps(found), flush=True)
+    RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    RESULT.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+    return 0
+
+
+def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
+    """The row of one model at a share of its peak."""
+    profile = profiled(model, folder)
+    done = _planned(model, percent, folder, profile, disk)
+    plan, check = done.plan, done.verification
+    assert done.output_path is not None and plan.disk is not None
+    assert check is not None and check.passed, check
+    held = next(c for c in check.memory if (c.model, c.options) == ("rewritten", "recommended"))
+    assert held.held_bytes is not None and held.predicted_held_bytes is not None
+    base_us, cost = plan.baseline.time_us, plan.planned
+    throttled_us = _throttled_us(model, plan, profile)
+    return {
+        "budget_bytes": plan.budget_bytes,
+        "live_bytes": cost.peak_bytes,
+        "predicted_bytes": held.predicted_held_bytes + held.beside_bytes,
+        "held_bytes": held.held_bytes + held.beside_bytes,
+        "file_bytes": cost.host_bytes,
+        "swaps": cost.swapped_tensors,
+        "moved_bytes": cost.swap_out_bytes + cost.swap_in_bytes,
+        "disk": fields_of(plan.disk) | {"folder": ""},
+        "predicted": {"own": cost.time_us / base_us, "throttled": throttled_us / base_us},
+    } | _steps(model, done.output_path, disk)
+
+
+def _planned(
+    model: Path, budget: str, folder: Path, profile: Path, disk: Path
+) -> planner.OptimizeResult:
+    """The plan for a budget, or for the least that has one."""
+    settings: Row = {"swap": "only", "profile": profile, "output": folder / "planned.onnx"}
+    try:
+        return planner.optimize(model, budget=budget, disk=disk, time_limit_s=10.0, **settings)
+    except InfeasibleBudgetError as error:
+        least_bytes = int(_ABOVE * (error.least_peak_bytes or 0))
+        return _planned(model, f"{least_bytes}B", folder, profile, disk)
+
+
+def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:
+    """What the simulator says of the plan on the throttled link."""
+    with prepared_for(model, plan, profile=profile) as prepared:
+        built = rebuild(prepared, plan)
+    rates = {"swap_out_bytes_per_s": 1e6 * MBPS, "swap_in_bytes_per_s": 1e6 * MBPS}
+    form = built.formulation
+    return simulate(replace(form.problem, **rates), built.actions, form.paging).time_us
+
+
+def _steps(model: Path, output: Path, disk: Path) -> Row:
+    """Steps in turns: times as ratios of the least ones, and what the file leaves in the cache."""
+
+    def options(mbps: int) -> ort.SessionOptions:
+        made = Opening(threads=THREADS, entries=((LINK_MBPS, str(mbps)),)).options()
+        stop_spinning(made)
+        return made
+
+    sessions = {"original": ort.InferenceSession(model, options(0))}
+    for name, mbps in (("own", 0), ("throttled", MBPS)):
+        sessions[name] = planner.open_session(output, options(mbps), disk=disk)
+    times: dict[str, list[float]] = {name: [] for name in sessions}
+    differing = 0
+    for turn in range(STEPS):
+        feeds, _ = make_inputs(model, seed=turn)
+        results: dict[str, list[bytes]] = {}
+        for name, session in sessions.items():
+            began = time.perf_counter()
+            found = ort.InferenceSession.run(session, None, feeds)  # results stay in the pool
+            times[name].append(time.perf_counter() - began)
+            results[name] = [array.tobytes() for array in found]
+            del found
+        differing += any(found != results["original"] for found in results.values())
+    base = min(times.pop("original"))
+    ratios = {name: min(found) / base for name, found in times.items()}
+    return {"differing": differing, "cached_bytes": _cached_bytes(), "measured": ratios}
+
+
+def _cached_bytes() -> int:
+    """Bytes of this process's swap files that the system's cache holds (mincore(2))."""
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        if not path.is_symlink() or "planner-swap-" not in str(path.readlink()):
+            continue
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
+            there = (ctypes.c_ubyte * (len(view) // mmap.PAGESIZE))()
+            at = ctypes.addressof(ctypes.c_char.from_buffer(view))
+            assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(at), len(view), there)
+            found += mmap.PAGESIZE * sum(page & 1 for page in there)
+    return found
+
+
+_HEAD = """# Swaps to a disk
+
+Written by `python -m reports.disk`: plans for the CPU with swaps alone, to a file in a folder
+(`--disk`), verified; then {steps} steps with new inputs each, in turns with the original in one process,
+one compute thread.
+
+- *held*: all that a session holds that `planner.open_session` opens, the budget's measure, as *predicted*
+  and in a process of its own. What is on disk is in none of it.
+- *file*: bytes of the file. *moved*: bytes that a step writes and reads.
+- *bits*: steps in which any output differed from the original's, at either speed.
+- *step*: its time over the original's (the least of the steps), measured and, in parentheses, predicted:
+  at the disk's own speed, and on a link throttled to {mbps} MB/s each way. Predictions rest on a profile
+  of the original that was taken just before, and on the folder's speed, measured for each plan:
+  {speeds}.
+
+{cache}
+Other work shared the two cores and the disk, a virtual one whose host may have a cache of its own: single
+ratios are far off.
+
+| plan | budget | live | predicted | held | file | moved | swaps | bits | step, own speed | throttled |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+"""
+
+
+def page(rows: dict[str, Row]) -> str:
+    """The page."""
+    speeds = []
+    for key, unit in (("write_bytes_per_s", "MB/s written"), ("read_bytes_per_s", "MB/s read")):
+        each = [row["disk"][key] / 1e6 for row in rows.values()]
+        speeds.append(f"{min(each):,.0f} to {max(each):,.0f} {unit}")
+    kinds = {row["disk"]["kind"] for row in rows.values()}
+    cached = max(row["cached_bytes"] for row in rows.values())
+    cache = f"The system's cache held {cached:,} bytes of the files after the steps (mincore)."
+    if kinds != {"direct"}:
+        cache += " Not all are read and written directly: nothing here is of a disk."
+    head = _HEAD.format(steps=STEPS, mbps=MBPS, speeds=" and ".join(speeds), cache=cache)
+    return head + "".join(_line(name, row) for name, row in rows.items())
+
+
+def _line(name: str, row: Row) -> str:
+    sizes = ("budget", "live", "predicted", "held", "file", "moved")
+    cells = (
+        name,
+        *(format_bytes(row[f"{size}_bytes"]) for size in sizes),
+        str(row["swaps"]),
+        f"{row['differing']} of {STEPS}",
+        *(f"{row['measured'][at]:.2f} ({row['predicted'][at]:.2f})" for at in row["measured"]),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

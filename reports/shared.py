@@ -1,0 +1,68 @@
+"""What programs that write pages share: rows kept in JSON, lines of tables, a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+ZOO = FOLDER.parent / "models" / "zoo"
+MIB = 2**20
+Row = dict[str, Any]
+
+
+def program(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Make the parser of `python -m NAME`, described by the first line of its module's docstring."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {name}", description=(about or "").split("\n")[0]
+    )
+
+
+def read_rows(path: Path, empty: Any) -> Any:
+    """Read what was measured so far, or give `empty`."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else empty
+
+
+def write_rows(path: Path, rows: object) -> None:
+    """Write what was measured so far."""
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def line(*cells: object) -> str:
+    """Write a line of a Markdown table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def mib(size_bytes: float | None, form: str = ".1f", none: str = "-") -> str:
+    """Write bytes in MiB, or `none` where nobody knows them."""
+    return none if size_bytes is None else f"{size_bytes / MIB:{form}}"
+
+
+def apart(call: Callable[..., Row], *arguments: Any) -> Row | None:
+    """Measure a row in a fresh process; None where that ended without an answer."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(call, *arguments).result()
+        except BrokenProcessPool:
+            return None
+
+
+def plain(row: Mapping[str, Any]) -> str:
+    """Results that are the same bits in plain sessions of both files; "" where nobody looked."""
+    if "plain_outputs" not in row:
+        return ""
+    off = len(row["plain_differ"]) + len(row["plain_unstable"])
+    unstable = f" ({len(row['plain_unstable'])} unstable)" if row["plain_unstable"] else ""
+    return f"{row['plain_outputs'] - off} of {row['plain_outputs']}{unstable}"
+
+
+def short(text: str, most: int = 300) -> str:
+    """The first line of a message, as a cell of a table."""
+    first = text.splitlines()[0].replace("|", "\\|")
+    return first if len(first) < most else first[: most - 3] + "..."
