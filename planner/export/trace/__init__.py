@@ -1,1 +1,1 @@
-"""A training step, traced by PyTorch into one graph of its loss and gradients."""
+"""Trace of a training step by PyTorch into one graph of its loss and gradients."""

@@ -1,4 +1,4 @@
-"""Two outcomes of an update as one."""
+"""Joining of two outcomes of an update."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from planner.export.update.trace import Tracer
 
 
 def flat(tracer: Tracer, outcome: UpdateOutcome, other: UpdateOutcome) -> dict[Any, fx.Node]:
-    """Everything that an outcome leaves; what it does not touch and the other does as it was."""
+    """Return all values that an outcome leaves; those that only the other changes keep their old
+    value."""
     found: dict[Any, fx.Node] = {}
     for key in {**outcome.leaves, **other.leaves}:
         found["leaf", key] = outcome.leaves.get(key) or tracer.input_of(key)
