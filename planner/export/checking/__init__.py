@@ -1,1 +1,1 @@
-"""Whether an exported step is the one that PyTorch runs: both are run, and compared."""
+"""Comparison of an exported step with PyTorch's: both are run."""

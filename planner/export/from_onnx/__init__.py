@@ -1,1 +1,1 @@
-"""A training graph from a forward ONNX model, without PyTorch."""
+"""Training graphs from a forward ONNX model, without PyTorch."""

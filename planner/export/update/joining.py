@@ -24,7 +24,7 @@ def flat(tracer: Tracer, outcome: UpdateOutcome, other: UpdateOutcome) -> dict[A
 def either(
     tracer: Tracer, flag: fx.Node, one: UpdateOutcome, other: UpdateOutcome
 ) -> UpdateOutcome:
-    """One outcome where the flag holds, the other where not."""
+    """Return an outcome that is `one` if the flag holds and `other` if not."""
     yes, no = flat(tracer, one, other), flat(tracer, other, one)
     if yes.keys() != no.keys():
         raise UpdateRefused(

@@ -1,6 +1,6 @@
-"""Schedules of PyTorch's that no update can hold, refused with what works in their place.
+"""PyTorch schedules that no update can hold, rejected with advice on what works in their place.
 
-Others (`LambdaLR`, `StepLR`, `CosineAnnealingLR`, ...) count in numbers of Python's, and are traced.
+Other schedules (`LambdaLR`, `StepLR`, `CosineAnnealingLR`, ...) count in Python numbers and are traced.
 """
 
 from __future__ import annotations
