@@ -32,7 +32,7 @@ PyTorch divides by 0 there, and the graph does not.
 """
 
 _EPS = 8
-"""The same by the rounding of the values, in units of the type's."""
+"""Allowed distance by rounding of the values, in units of the type's rounding."""
 
 _UNITS = {"float64": 2.0**-23, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Rounding unit by type; float64 has float32's, because its state partly derives from float32."""

@@ -57,7 +57,7 @@ class UpdateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch that a run came to, and how it went on."""
+    """A data-dependent branch that a run reached, and the answer that it took."""
 
     condition: fx.Node
     answer: bool

@@ -27,7 +27,7 @@ _FOREACH = "aten::_foreach_"
 
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
-    """Within the block PyTorch computes with values, as outside of a trace."""
+    """Make PyTorch compute with values within the block, as outside of a trace."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield
 

@@ -22,7 +22,7 @@ _OUTSIDE = (
 
 @contextlib.contextmanager
 def schedules_refused() -> Iterator[None]:
-    """Within the block a step of such a schedule raises UpdateRefused."""
+    """Make a step of such a schedule raise UpdateRefused within the block."""
     with contextlib.ExitStack() as stack:
         for kind, method, why in (
             (OneCycleLR, "get_lr", "raises an error behind its last step"),
