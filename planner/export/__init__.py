@@ -1,4 +1,4 @@
-"""Export of training graphs from PyTorch: `export_training_graph`, and the lowering behind it.
+"""Export training graphs from PyTorch: `export_training_graph`, and the lowering behind it.
 
 `errors`, `inputs`, `emit`, `optim` and `files` need no PyTorch; the other modules do.
 

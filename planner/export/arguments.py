@@ -67,8 +67,7 @@ class Arguments:
             self._leaves.append(leaf)
 
     def call(self, function: Callable[..., Any], tensors: Sequence[Tensor], *first: Any) -> Any:
-        """Call a function with `first`, then these arguments with `tensors` in place of their own, in
-        order."""
+        """Call a function with `first`, then these arguments with their tensors replaced, in order."""
         leaves = list(self._leaves)
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor

@@ -22,8 +22,7 @@ _FIELDS = ("module", "example_inputs", "loss_fn", "targets", "optimizer")
 
 
 def load_step(text: str) -> dict[str, Any]:
-    """Import and call the callable that `text` names; return arguments of `export_training_graph` by
-    name.
+    """Call the callable that `text` names; return arguments of `export_training_graph` by name.
 
     Args:
         text: `package.module:callable`, searched from the working folder, or `file.py:callable`.

@@ -71,9 +71,7 @@ def configured_step(source: str, dims: Mapping[str, int]) -> dict[str, Any]:
             f"{HUB}{source}: transformers builds no {build.__name__} of it: {_first_line(error)}"
         ) from error
     for part in module.modules():
-        if hasattr(
-            part, "warn_if_padding_and_no_attention_mask"
-        ):  # which reads the tokens to do so
+        if hasattr(part, "warn_if_padding_and_no_attention_mask"):  # it reads the tokens
             setattr(part, "warn_if_padding_and_no_attention_mask", lambda *_: None)  # noqa: B010
     batch = dims.get(BATCH, _EXAMPLE_BATCH)
     if module.main_input_name not in _DIMS:
@@ -113,8 +111,7 @@ def _configuration(source: str) -> Any:
 
 
 def _class(config: Any, source: str) -> Any:
-    """Find the model's class: the one named by the configuration, or the first that trains such a
-    model."""
+    """Find the model's class: the configuration's own, or the first that trains such a model."""
     import transformers
 
     tasks = _OF_TWO_PARTS if config.is_encoder_decoder else _TASKS

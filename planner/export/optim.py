@@ -121,8 +121,7 @@ class SGD:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam by Kingma and Ba (2014). Unless decoupled, decay adds `weight_decay parameter` to the
-    gradient."""
+    """Adam by Kingma and Ba (2014). Coupled decay adds `weight_decay parameter` to the gradient."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -227,8 +226,7 @@ class _Arithmetic:
         return self.builder.add(op_type, operands, name)
 
     def result(self, op_type: str, operands: Sequence[Value], name: str) -> tuple[Value, Value]:
-        """Append a node whose result is the output `name`; return that output, and the same before
-        rounding."""
+        """Append a node with the output `name`; return that output, and the same unrounded."""
         if self.stored == self.wide:
             made = self.add(op_type, operands, name)
             return made, made

@@ -1,4 +1,4 @@
-"""Recorder of the user's source line at which each operator is called."""
+"""Record the user's source line at which each operator is first called."""
 
 from __future__ import annotations
 

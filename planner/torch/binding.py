@@ -62,8 +62,7 @@ class Entry:
         return torch_dtype(helper.tensor_dtype_to_np_dtype(self.kind))
 
     def read(self, tensor: Tensor, sizes: DimSizes) -> Tensor:
-        """Return a tensor in the form that the session reads: itself if contiguous, else a contiguous
-        copy.
+        """Return a tensor as the session reads it: itself, or a copy if it is not contiguous.
 
         Args:
             sizes: sizes of the open dims; those of this tensor are added.

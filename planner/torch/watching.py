@@ -1,4 +1,4 @@
-"""Checks that a step still has the state that its graph stores as constants.
+"""Check that a step still has the state that its graph stores as constants.
 
 A trace has the module's numbers, modes and submodule types as constants. If one of them changes, the
 graph would silently compute the old step; these checks raise an error instead.
@@ -77,8 +77,7 @@ class Granted:
                 )
 
     def _tensors(self, step: TrainingStep) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that may be constants of the graph: buffers, attributes, and those of the
-        loss."""
+        """Yield the tensors that may be constants of the graph: buffers, attributes, the loss's."""
         for name, part in step.named_modules():
             for table in (part._parameters, part._buffers, vars(part)):
                 for key, value in table.items():

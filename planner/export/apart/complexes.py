@@ -1,4 +1,4 @@
-"""Rewriting of a traced graph without complex numbers: each complex tensor becomes two real ones.
+"""Rewrite a traced graph without complex numbers: each complex tensor becomes two real ones.
 
 ONNX has hardly any operator for complex numbers. Every node that reads or makes complex numbers is traced
 again on the real and imaginary parts. `complex_rules` has rules for this; arithmetic uses PyTorch's own

@@ -1,4 +1,4 @@
-"""Selection of the operators that PyTorch decomposes while it traces.
+"""Select the operators that PyTorch decomposes while it traces.
 
 `torch._decomp` has a decomposition for nearly every operator of a backward pass. A rule of ours has
 priority: it makes fewer nodes, or saves less from forward to backward. Next comes torchlib, if the

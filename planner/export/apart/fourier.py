@@ -48,8 +48,7 @@ def halved(x: Tensor, axis: int) -> Pair:
 
 
 def from_half(re: Tensor, im: Tensor, axis: int, n: int) -> Tensor:
-    """Return n times the real signal of length n whose transform starts with these n // 2 + 1
-    elements."""
+    """Return n times the real signal of length n whose transform starts with n // 2 + 1 elements."""
     kept = n // 2 + 1
     re, im = (_cut(part.movedim(axis, -1), kept) for part in (re, im))
     mirrored = slice(1, n - n // 2)  # excludes the first and, for an even n, the middle one

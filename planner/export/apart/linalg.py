@@ -301,8 +301,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
 
 
 def matrix_exp(A: Tensor) -> Tensor:
-    """Compute `torch.linalg.matrix_exp` by scaling and squaring: a series below norm 1/2, squared
-    back."""
+    """Compute `torch.linalg.matrix_exp` by a series below norm 1/2, squared repeatedly."""
     n = _size(A, "torch.linalg.matrix_exp")
     norm = A.detach().abs().sum(-2).amax(-1)[..., None, None]
     halvings = torch.ceil(torch.log2(norm.clamp_min(1e-30))).clamp(-1, _SQUARINGS - 1) + 1

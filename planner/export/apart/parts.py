@@ -300,7 +300,9 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    """Decompose the forms that torchlib lacks: the norm over all axes, and infinite orders."""
+    """Compute the norm over all axes with the axes named; infinite orders by the extreme element.
+
+    torchlib ignores `keep` if no axes are named."""
     each = axes or list(range(x.dim()))
     if math.isinf(order) and dtype in (None, x.dtype) and not x.is_complex():
         size = x.abs()

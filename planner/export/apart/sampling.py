@@ -90,8 +90,7 @@ def _between(rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int]) -> Te
 def _through_cubics(
     rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int], padding: str, *, align: bool
 ) -> Tensor:
-    """Interpolate by a cubic between four neighbours on each axis; each neighbour is moved inside
-    alone."""
+    """Interpolate by a cubic of four neighbours on each axis, each moved inside on its own."""
     floors = [place.detach().floor() for place in places]
     shares = [_cubic(place - floor) for place, floor in zip(places, floors, strict=True)]
     found = None
@@ -118,8 +117,7 @@ def _cubic(t: Tensor) -> list[Tensor]:
 
 
 def _taken(rows: Tensor, ends: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Gather elements at whole positions, 0 outside: [samples, channels, n] -> [samples, channels,
-    places]."""
+    """Gather elements, 0 outside: [samples, channels, n] -> [samples, channels, places]."""
     checks = [(end >= 0) & (end <= size - 1) for end, size in zip(ends, sizes, strict=True)]
     index = torch.zeros_like(ends[0], dtype=torch.int64)
     for end, size in zip(ends, sizes, strict=True):

@@ -74,8 +74,7 @@ def digamma(x: Tensor) -> Tensor:
 
 
 def polygamma(n: int, x: Tensor) -> Any:
-    """Compute the n-th derivative of digamma; below 0 by derivatives of the cotangent, polynomials in
-    it."""
+    """Compute the n-th derivative of digamma; below 0 by polynomials in the cotangent."""
 
     def series(p: Tensor) -> Tensor:
         z = p + _SHIFT
@@ -106,8 +105,7 @@ def polygamma(n: int, x: Tensor) -> Any:
 
 
 def erfinv(x: Tensor) -> Tensor:
-    """Compute erfinv by two polynomials in single precision: Giles (2012), "Approximating the erfinv
-    function"."""
+    """Compute erfinv by two float32 polynomials: Giles (2012), "Approximating the erfinv function"."""
     w = -torch.log((1 - x) * (1 + x))
     near, far = w - 2.5, torch.sqrt(w.clamp_min(5.0)) - 3
     middle, tail = torch.full_like(x, _ERFINV_MIDDLE[0]), torch.full_like(x, _ERFINV_TAIL[0])
@@ -123,8 +121,7 @@ _ERFCX = (
 
 
 def _tail(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (t, p) with erfc x = t exp(p - x²) for x >= 0, accurate to 1.2e-7 (Numerical Recipes,
-    6.2)."""
+    """Return (t, p) with erfc x = t exp(p - x²) for x >= 0, within 1.2e-7 (Numerical Recipes, 6.2)."""
     t = 1 / (1 + x / 2)
     power = torch.full_like(x, _ERFCX[-1])
     for c in _ERFCX[-2::-1]:
@@ -133,8 +130,7 @@ def _tail(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def erfc(x: Tensor) -> Any:
-    """Compute erfc, by 1 - erf x for small x, and by its tail approximation, which avoids
-    cancellation."""
+    """Compute erfc by 1 - erf x, or for larger x by `_tail`, which loses no digits."""
     if x.dtype != torch.float32:
         return NotImplemented
     t, power = _tail(x.abs())

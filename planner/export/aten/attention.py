@@ -65,10 +65,10 @@ def attention(
     attn_mask: fx.Node | None = None,
     scale: float | None = None,
 ) -> Result:
-    """Lower attention: [batch, heads, seq, width] each -> mixed values, log of the softmax's
-    denominators.
+    """Lower attention to mixed values and the log of the softmax's denominators.
 
-    Keys and values may have fewer heads than queries; each is then shared by several query heads.
+    Query, key and value are [batch, heads, seq, width]. Keys and values may have fewer heads, each shared
+    by several query heads.
     """
     if dropout:
         raise low.unsupported("dropout inside fused attention")

@@ -98,8 +98,7 @@ def _remainder(low: Lowering, left: Value, right: Value) -> Value:
 
 
 def _rest(low: Lowering, left: Value, right: Value) -> tuple[Value, Value]:
-    """Return (remainder of truncated division, whether its sign differs from the divisor's), for
-    floats."""
+    """Return (truncated division's remainder, whether its sign is not the divisor's), for floats."""
     rest = low.op("Mod", left, right, fmod=1, tag="rest")
     signs = low.op("Mul", low.op("Sign", rest, tag="sign"), right, tag="signs")
     return rest, low.op("Less", signs, low.scalar(0), tag="other")
@@ -285,8 +284,7 @@ _KEEP_ZEROS = frozenset(
 
 
 def _has_steep_reader(y: fx.Node) -> bool:
-    """Tell whether `y`, or a value that may be 0 where `y` is, is read by an operator that is steep at
-    0."""
+    """Tell whether an operator steep at 0 reads `y`, or a value that may be 0 where `y` is."""
     queue, seen = [y], {y}
     while queue:
         for reader in queue.pop().users:

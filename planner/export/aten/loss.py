@@ -197,8 +197,7 @@ def mse_loss(low: Lowering, x: fx.Node, y: fx.Node, reduction: int = MEAN) -> Re
 
 @lowers("mse_loss_backward", wide=True)
 def mse_loss_backward(low: Lowering, dy: fx.Node, x: fx.Node, y: fx.Node, reduction: int) -> Result:
-    """Lower the gradient of squared error: `2 dy (x - y)`, for a mean divided by the number of
-    elements."""
+    """Lower squared error's gradient: `2 dy (x - y)`, over the number of elements for a mean."""
     error = low.op("Sub", low.value(x), low.value(y), tag="error")
     factor = low.op("Mul", low.value(dy), low.scalar(2), tag="factor")
     if reduction == MEAN:

@@ -61,8 +61,7 @@ def _layer_norm_in_double(
     shift: fx.Node | None,
     epsilon: float,
 ) -> Result:
-    """Lower layer norm over the last `depth` axes in float64: ONNX's operator gives float32
-    statistics."""
+    """Lower layer norm over the last `depth` axes in float64; ONNX's has float32 statistics."""
     axes = list(range(-depth, 0))
     mean = low.reduce("Mean", low.value(x), axes, keep=True, tag="mean")
     centered = low.op("Sub", low.value(x), mean, tag="centered")

@@ -112,8 +112,7 @@ def _drawn(
 def _moved(
     low: Lowering, kind: str, fed: Value, bounds: tuple[float, float], dtype: torch.dtype
 ) -> Value:
-    """Scale fed numbers from [0, 1) to the bounds, or from the standard normal to a mean and
-    deviation."""
+    """Scale fed numbers: [0, 1) to the bounds, or standard normal to a mean and deviation."""
     first, second = bounds
     width = second if kind == "Normal" else second - first
     if width != 1:

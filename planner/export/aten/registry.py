@@ -102,8 +102,7 @@ def describe(node: fx.Node) -> str:
 
 
 class Lowering:
-    """The context of the operator being lowered: reads operands, and appends ONNX nodes named after
-    it."""
+    """The context that lowers one operator: reads operands, appends ONNX nodes named after it."""
 
     def __init__(
         self,
@@ -179,8 +178,7 @@ class Lowering:
         *,
         chance: float = 0.5,
     ) -> Value | None:
-        """Return a random tensor as an input of the graph; None if the graph draws random numbers
-        itself."""
+        """Return a random tensor as an input of the graph; None if the graph draws its own."""
         if self.random == "graph":
             return None
         name = self.builder.fresh(self.name(tag))
@@ -265,8 +263,7 @@ class Lowering:
     def reduce(
         self, kind: str, value: Value, axes: Sequence[int], *, keep: bool = False, tag: str = ""
     ) -> Value:
-        """Append a ReduceSum, ReduceMean, ... over `axes`; none for no axes, which ONNX reads as all
-        axes."""
+        """Append a ReduceSum, ReduceMean, ... over `axes`; none for no axes, ONNX's form for all."""
         if not axes:
             return value
         return self.op(f"Reduce{kind}", value, self.integers(*axes), tag=tag, keepdims=int(keep))

@@ -18,8 +18,7 @@ def same(low: Lowering, x: fx.Node, **_: object) -> Result:
 
 @lowers("_assert_tensor_metadata", "_assert_async", "_assert_async.msg")
 def nothing(low: Lowering, *_: object, **__: object) -> Result:
-    """Drop an assertion, by the tracer about shapes and types, or by a function about values
-    (`one_hot`)."""
+    """Drop an assertion about shapes, types (the tracer's) or values (`one_hot`'s)."""
     del low
     return []
 

@@ -1,1 +1,1 @@
-"""Comparison of an exported step with PyTorch's: both are run."""
+"""Compare an exported step with PyTorch's by running both."""

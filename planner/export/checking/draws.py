@@ -1,4 +1,4 @@
-"""Random numbers that a step draws in PyTorch, recorded as inputs of the graph."""
+"""Record the random numbers that a step draws in PyTorch, as inputs of the graph."""
 
 from __future__ import annotations
 

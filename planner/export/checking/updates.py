@@ -1,4 +1,4 @@
-"""Comparison of the update with the caller's: PyTorch runs the optimizer on the graph's gradients."""
+"""Compare the update with the caller's: PyTorch runs the optimizer on the graph's gradients."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ class EagerUpdate:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Restore all tensors outside of the module that the function changes, at the end of the
-        block."""
+        """Restore the tensors outside of the module that the function changes, after the block."""
         kept = [(leaf.tensor, leaf.tensor.detach().clone()) for leaf in self._leaves()]
         try:
             yield

@@ -1,1 +1,1 @@
-"""Training graphs from a forward ONNX model, without PyTorch."""
+"""Make a training graph from a forward ONNX model, without PyTorch."""

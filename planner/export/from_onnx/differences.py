@@ -1,4 +1,4 @@
-"""Check of gradients against finite differences of the graph's own loss, on ONNX Runtime.
+"""Check gradients against finite differences of the graph's own loss, on ONNX Runtime.
 
 A parameter p that moves along its gradient g by h |p| g/|g| changes the loss by h |p| |g| + O(h^2), and
 several parameters together by the sum. The check is independent of how the gradients were computed. In
@@ -17,8 +17,7 @@ from planner.export.errors import ExportError
 from planner.files.temporary import temporary_folder
 
 _LENGTHS = (1e-2, 1e-3, 1e-1, 1e-4)
-"""Lengths of a change, relative to the norms of the parameters, tried until one confirms the
-gradients."""
+"""Lengths of a change, relative to the parameters' norms, tried until one confirms the gradients."""
 
 _NEAR = 0.05
 """Allowed relative difference of the quotient from the gradients' prediction, at one of these lengths."""

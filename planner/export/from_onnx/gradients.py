@@ -1,4 +1,4 @@
-"""Gradients of an ONNX model, appended to its nodes by onnxsim (`onnxsim.graph_grad`)."""
+"""Append gradients to the nodes of an ONNX model by onnxsim (`onnxsim.graph_grad`)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def differentiated(
                 "lies before it can be left out (--freeze), or name what is trained (--train)"
             ) from None
     imports = [helper.make_opsetid("", opset_of(proto))]
-    for function in builder.functions:  # of operators that are the same in both sets
+    for function in builder.functions:  # their operators are equal in both sets
         del function.opset_import[:]
         function.opset_import.extend(imports)
     imports += [helper.make_opsetid(d, 1) for d in {f.domain for f in builder.functions}]
@@ -202,8 +202,7 @@ def _matmul(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
 
 
 def _power(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """Differentiate Pow: `g n x^(n - 1)`, and `g x^n log x` for the exponent, 0 where x is 0 as in
-    PyTorch."""
+    """Differentiate Pow: `g n x^(n - 1)`, and `g x^n log x` (0 where x is 0, as in PyTorch)."""
     base, exponent = node.input[0], ctx.b.op("Cast", [node.input[1]], to=TensorProto.FLOAT)
     lower = ctx.b.op("Pow", [base, ctx.b.sub(exponent, ctx.b.const(np.float32(1)))])
     slope = ctx.b.mul(exponent, lower)

@@ -1,4 +1,4 @@
-"""Rewriting of a forward ONNX model into operators that have gradients, with the same results.
+"""Rewrite a forward ONNX model into operators that have gradients, with the same results.
 
 It rewrites the operators that onnxsim does not differentiate: an operator into its parts, a pooling
 window that crosses the edge into padding, a reduction without its axes into one that keeps them, and
@@ -102,8 +102,7 @@ def _fold(proto: onnx.ModelProto, shapes: Shapes) -> None:
 def _computed(
     node: onnx.NodeProto, values: Mapping[str, np.ndarray], shapes: Shapes, imports: dict[str, int]
 ) -> list[np.ndarray] | None:
-    """Return a node's results if its inputs are constant and they are small integers or booleans; else
-    None."""
+    """Return a node's results if they are constant, small, and integer or boolean; else None."""
     if node.domain or any(
         a.type in {AttributeProto.GRAPH, AttributeProto.GRAPHS} for a in node.attribute
     ):

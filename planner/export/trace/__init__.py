@@ -1,1 +1,1 @@
-"""Trace of a training step by PyTorch into one graph of its loss and gradients."""
+"""Trace a training step with PyTorch into one graph of its loss and gradients."""

@@ -1,4 +1,4 @@
-"""A step run on shapes alone, to find which parameters receive a gradient and what the step returns."""
+"""Run a step on shapes alone, to find which parameters receive a gradient and its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace of a PyTorch module into one graph that computes its loss and every gradient.
+"""Trace a PyTorch module into one graph that computes its loss and every gradient.
 
 The trace runs on fake tensors (shapes without storage), which lets it handle a network of any size in
 little memory. `aot_export_module` requires that no parameter is registered twice and that each receives a

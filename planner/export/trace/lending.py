@@ -1,4 +1,4 @@
-"""Restoration of a module after runs that change it.
+"""Lend a module for runs that change it, and restore it afterwards.
 
 The module itself runs, not a copy: losses and hooks that reach it through a closure see the module that
 runs.
@@ -36,7 +36,7 @@ class Attributes:
         for table, items in self._dicts:
             now = [part for item in table.items() for part in item]
             if not _is_same(now, [part for item in items for part in item]):
-                table.clear()  # a frozen one refuses, but never changes
+                table.clear()  # a frozen dict raises, but never changes
                 table.update(items)
         for table, entries in self._lists:
             if not _is_same(table, entries):
@@ -93,8 +93,7 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lent(step: TrainingStep) -> Iterator[None]:
-    """Put the step in training mode on copies of its tensors, without gradients, and restore it at the
-    end."""
+    """Lend the step in training mode, on copies of its tensors, and restore it after the block."""
     with as_it_was(step):
         step.train()
         for tensor in _tensors(step):

@@ -27,11 +27,11 @@ ON_VALUES = (
 
 
 class Logged:
-    """A stand-in for numbers read of a tensor (`x.item()`, `x.detach().numpy()`), or for a result of
-    them.
+    """A stand-in for numbers read of a tensor, or for a result of them.
 
-    It may be kept, shown and computed with. Using it in a tensor, a branch, a Python number or another
-    library's function raises an error with the line that read it.
+    It replaces the result of `x.item()` or `x.detach().numpy()`, say. It may be kept, shown and computed
+    with. Using it in a tensor, a branch, a Python number or another library's function raises an error
+    with the line that read it.
     """
 
     def __init__(self, line: str) -> None:

@@ -1,9 +1,9 @@
 """PyTorch functions that are rewritten with other operators while a step is traced.
 
 linear_cross_entropy      PyTorch computes it in chunks, with an operator that ONNX lacks
-multi_margin_loss         PyTorch's decomposition has a slope at a margin that is just kept
+multi_margin_loss         PyTorch's decomposition has a slope at a margin that is exactly met
 torch.ctc_loss            ONNX has no such operator, and PyTorch's trace reads the lengths
-multilabel_margin_loss    PyTorch 2.13's decomposition counts labels behind the first -1
+multilabel_margin_loss    PyTorch 2.13's decomposition counts labels after the first -1
 gaussian_nll_loss         PyTorch reads the variances to reject negative ones; this check is left out
 """
 
@@ -91,8 +91,7 @@ def gaussian_nll_loss(
 def _reduction(
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> str:
-    """Return the name of the reduction. The first two arguments are the form of older PyTorch
-    versions."""
+    """Return the name of the reduction; older PyTorch versions give the first two arguments."""
     if size_average is None and reduce is None:
         return reduction
     return _Reduction.legacy_get_string(size_average, reduce)

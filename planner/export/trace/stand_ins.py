@@ -223,7 +223,7 @@ def _grouped_mm(
     which changes no sum.
 
     Args:
-        offs: end of each group's rows, [groups]; rows behind the last end give 0.
+        offs: end of each group's rows, [groups]; rows after the last end give 0.
     """
     is_plain = rows.dim() == 2 and weights.dim() == 3
     if offs is None or not is_plain or any(v is not None for v in (*others, *more.values())):

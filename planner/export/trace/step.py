@@ -29,7 +29,7 @@ class TrainingStep(nn.Module):
     Args:
         module: the network.
         inputs: arguments of the network; their tensors come first among the step's arguments.
-        targets: arguments of the loss, behind the network's result; their tensors come next.
+        targets: arguments of the loss, after the network's result; their tensors come next.
         loss: the loss function. None if the network returns the loss itself; of a result with `.loss`,
             only that is used.
         autocast: the half type that `torch.autocast` computes the network and the loss in; None for none.

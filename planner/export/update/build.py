@@ -1,4 +1,4 @@
-"""Construction of the update in the graph, with names, from an optimizer or a function of the loop.
+"""Build the update in the graph, with names, from an optimizer or a function of the loop.
 
 State that the function creates in its first run (most of an optimizer's) is traced twice: when it is
 created, and when a later run carries it on. If the first run equals the second one on constants, these
@@ -65,7 +65,7 @@ def traced_update(
 
 @dataclass
 class _Building:
-    """Tracing of one update: its runs, and the names of its state.
+    """One update being traced: its runs, and the names of its state.
 
     Attributes:
         roots: objects that lead to the state, by name; the update itself comes first.
@@ -111,8 +111,7 @@ class _Building:
             yield
 
     def _runs(self) -> tuple[UpdateOutcome, dict[Path, Installed], dict[Path, Tensor], bool]:
-        """Trace the runs; return (outcome, state by place, initial values, whether `started` is
-        needed)."""
+        """Trace the runs; return (outcome, state by place, initial values, need of `started`)."""
         tracer = self.tracer
         numbers: dict[Path, Installed] = {}
         is_trial = True
@@ -145,8 +144,7 @@ class _Building:
         installed: dict[Path, Installed],
         values: dict[Path, Tensor],
     ) -> tuple[UpdateOutcome, dict[Path, Installed], dict[Path, Tensor], bool]:
-        """Express the first run as the second one on initial values; else select between both by
-        `started`."""
+        """Express the first run as the second on initial values; else select by `started`."""
         tracer = self.tracer
         put: dict[fx.Node, fx.Node] = {}
         for path, node in first.created.items():
@@ -201,8 +199,7 @@ class _Building:
             self.places_of.setdefault(key_of(held[path]), set()).add(name)
 
     def _shared_names(self, values: Mapping[Path, Any]) -> dict[Path, str]:
-        """Return a name for each place; a scalar of an optimizer that is equal for all parameters has one
-        name."""
+        """Return a name for each place; a scalar equal for all parameters has a single name."""
         groups: dict[Any, list[Path]] = {}
         for path in values:
             groups.setdefault(_group(path), []).append(path)
@@ -218,8 +215,7 @@ class _Building:
         return names
 
     def _free_rate(self, rate: Any) -> str:
-        """Return a name for the input of a learning rate; if it is a tensor, free the tensor's own
-        name."""
+        """Return a name for a learning rate's input; a tensor that is the rate loses its own name."""
         if isinstance(rate, Tensor):
             self.taken -= self.places_of.get(key_of(rate), set())
         return self._free(LEARNING_RATE)

@@ -75,8 +75,7 @@ class MergedGraph:
         return self.call(target, (list(value.shape), number), kwargs, value)
 
     def where(self, condition: fx.Node, one: fx.Node, other: fx.Node) -> fx.Node:
-        """Return a node that selects `one` where the condition holds; the node itself if both are the
-        same."""
+        """Return a node that selects `one` where the condition holds; `one` if both are the same."""
         if one is other:
             return one
         target = torch.ops.aten.where.self

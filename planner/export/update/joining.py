@@ -1,4 +1,4 @@
-"""Joining of two outcomes of an update."""
+"""Join two outcomes of an update."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from planner.export.update.trace import Tracer
 
 
 def flat(tracer: Tracer, outcome: UpdateOutcome, other: UpdateOutcome) -> dict[Any, fx.Node]:
-    """Return all values that an outcome leaves; those that only the other changes keep their old
-    value."""
+    """Return all values that an outcome leaves; what only the other changes keeps its value."""
     found: dict[Any, fx.Node] = {}
     for key in {**outcome.leaves, **other.leaves}:
         found["leaf", key] = outcome.leaves.get(key) or tracer.input_of(key)

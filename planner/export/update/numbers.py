@@ -218,8 +218,7 @@ def _of_math(name: str) -> Callable[..., Any]:
 
 
 def _as_key(tensor: Tensor) -> int:
-    """Return the hash of a tensor, but raise for a number, which no lookup in a set or dict would
-    find."""
+    """Return the hash of a tensor; raise for a number, which no set or dict would find."""
     if tensor.dim():
         return id(tensor)
     raise DataDependentUpdate(
@@ -231,8 +230,7 @@ def _as_key(tensor: Tensor) -> int:
 
 @contextlib.contextmanager
 def python_takes_tensors() -> Iterator[None]:
-    """Make `min`, `max` and functions of `math` accept tensors, and reject numbers as keys, in the
-    block."""
+    """Make `min`, `max` and `math` accept tensors, and reject numbers as keys, in the block."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(FunctionalTensor, "__hash__", _as_key))
         for name, chosen in (("min", torch.minimum), ("max", torch.maximum)):

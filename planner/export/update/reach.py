@@ -1,4 +1,4 @@
-"""Search of the tensors and numbers that a function can reach, by the place that holds them.
+"""Find the tensors and numbers that a function can reach, by the place that holds them.
 
 The search starts at the function's variables and follows closures, globals that it names, attributes,
 lists and dicts. `ema.shadow["0.weight"]` is such a place. It sees what a loop assigns to a place, and

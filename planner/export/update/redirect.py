@@ -1,4 +1,4 @@
-"""Execution of a caller's code on fake stand-ins for its tensors.
+"""Run a caller's code on fake stand-ins for its tensors.
 
 The code runs unchanged, on its own objects, but none of its tensors is written: when an operator is
 called, fake operands replace the real ones.

@@ -1,4 +1,4 @@
-"""PyTorch schedules that no update can hold, rejected with advice on what works in their place.
+"""Reject PyTorch schedules that no update can hold, with advice on what works instead.
 
 Other schedules (`LambdaLR`, `StepLR`, `CosineAnnealingLR`, ...) count in Python numbers and are traced.
 """

@@ -1,4 +1,4 @@
-"""Trace of the code after the backward pass into one graph: `optimizer.step`, clipping, averages.
+"""Trace the code after the backward pass into one graph: `optimizer.step`, clipping, averages.
 
 The function runs unchanged, on fake stand-ins for the caller's tensors (`redirect`). The tensors that it
 uses are inputs. Tensors that it changes or assigns, and Python numbers that it changes, are state. If its

@@ -1,4 +1,4 @@
-"""Lowering of the update to ONNX nodes behind those of the step."""
+"""Lower the update to ONNX nodes after those of the step."""
 
 from __future__ import annotations
 

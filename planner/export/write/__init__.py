@@ -1,1 +1,1 @@
-"""Lowering of a traced graph to an ONNX file: nodes, types, and the file."""
+"""Lower a traced graph to an ONNX file: nodes, types, and the file."""

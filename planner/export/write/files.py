@@ -1,4 +1,4 @@
-"""Writer of exported models: a file is written completely or not at all."""
+"""Write exported models: a file is written completely or not at all."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ _KEPT_BYTES = 1 << 16
 
 
 def missing_bfloat16(model: ModelProto) -> tuple[str, ...]:
-    """Return the operators that read or make bfloat16 and have no such kernel on the CPU, sorted by
-    name."""
+    """Return the operators with bfloat16 values but no such kernel on the CPU, sorted by name."""
     if not _is_known() or not _has_bfloat16(model):
         return ()
     kinds = _element_types(model)
@@ -36,8 +35,7 @@ def missing_bfloat16(model: ModelProto) -> tuple[str, ...]:
 
 
 def with_casts(model: ModelProto, *, for_cpu: bool) -> ModelProto:
-    """Return the model with casts around every node that ONNX does not define in bfloat16, such as
-    OneHot.
+    """Return the model with casts around each node (OneHot, say) that ONNX lacks in bfloat16.
 
     Such a node computes in float32, and its results are rounded to bfloat16.
 
@@ -145,8 +143,7 @@ def _lacks(node: NodeProto, kinds: dict[str, int]) -> bool:
 
 
 def _has_bfloat16(model: ModelProto) -> bool:
-    """Tell whether any value of the graph is bfloat16: an input, an initializer, or a cast's or draw's
-    result."""
+    """Tell whether a bfloat16 value is fed, stored, or made by a cast or a draw."""
     graph = model.graph
     return (
         any(i.type.tensor_type.elem_type == TensorProto.BFLOAT16 for i in graph.input)

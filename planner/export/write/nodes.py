@@ -1,4 +1,4 @@
-"""Lowering of the nodes of a traced graph to ONNX nodes, one operator after the other."""
+"""Lower the nodes of a traced graph to ONNX nodes, one operator after the other."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ def lower_nodes(
 
 
 def line_of(node: fx.Node, first_use: Mapping[str, str]) -> str:
-    """Return the source line of an operator, of the operator it decomposes, or of the one it
-    differentiates.
+    """Return the source line of an operator, or of one that it is a part or a gradient of.
 
     "" means that none is known.
     """
@@ -91,8 +90,7 @@ def line_of(node: fx.Node, first_use: Mapping[str, str]) -> str:
 
 
 def _stand_in(node: fx.Node, lowering: Lowering) -> Any:
-    """Return a name for a result that has no rule, which lets lowering find all other missing
-    operators."""
+    """Return a placeholder name for a missing result, to go on and find all missing operators."""
     held = node.meta.get("val")
     if isinstance(held, tuple | list):
         return [lowering.builder.fresh(f"{node.name}.{i}") for i in range(len(held))]

@@ -1,4 +1,4 @@
-"""Type promotion of mixed operands as in PyTorch: ONNX's operators require one type.
+"""Promote mixed operand types as PyTorch does: ONNX's operators require one type.
 
 The table of promoting operators and their types is that of PyTorch's own exporter
 (torch.onnx._internal.fx.passes.type_promotion, not public), made from `torch._refs`.

@@ -1,4 +1,4 @@
-"""Lowering by PyTorch's own translation, for operators without a rule of ours.
+"""Lower operators without a rule of ours by PyTorch's own translation.
 
 `torch.onnx.export` translates forward operators with onnxscript's torchlib: a table of functions, one per
 ATen operator, that append ONNX nodes when they run. Its owners keep it up to date. It lacks nearly all
@@ -141,8 +141,7 @@ class _Arguments:
         self.names: dict[ir.Value, Value] = {}
 
     def of(self, argument: Any) -> Any:
-        """Convert tensors and dimensions to symbolic tensors, and types to numbers; leave the rest as it
-        is."""
+        """Convert tensors and dimensions to symbolic tensors, and types to numbers; keep the rest."""
         if isinstance(argument, fx.Node):
             held = argument.meta.get("val")
             if isinstance(held, torch.SymInt):

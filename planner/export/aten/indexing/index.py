@@ -153,8 +153,7 @@ def unbind(low: Lowering, x: fx.Node, axis: int = 0) -> Result:
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(low: Lowering, x: fx.Node, indices: Sequence[fx.Node | None]) -> Result:
-    """Lower x[i, :, j, ...], with integer tensors for some axes that broadcast to the result's
-    positions."""
+    """Lower x[i, :, j, ...], with integer tensors for some axes that broadcast together."""
     axes, places = _indexed(low, indices)
     rank, depth = rank_of(x), len(low.shape) - rank_of(x) + len(places)
     if len(places) == 1:

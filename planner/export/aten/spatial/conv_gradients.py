@@ -256,8 +256,7 @@ def _turned(low: Lowering, conv: Convolution) -> Value:
 
 
 def as_transposed(low: Lowering, conv: Convolution) -> Value:
-    """Lower to a transposed convolution; trailing rows and columns that no kernel position met get
-    zeros."""
+    """Lower to a transposed convolution; trailing rows and columns without a gradient are 0."""
     sizes = zip(
         spatial(conv.large),
         spatial(conv.small),

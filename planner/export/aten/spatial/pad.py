@@ -20,8 +20,7 @@ from planner.export.aten.spatial.pool import along
 def replication_pad_backward(
     low: Lowering, dy: fx.Node, x: fx.Node, widths: Sequence[int]
 ) -> Result:
-    """Add up the gradients of each element's copies: per axis, a product with a matrix of zeros and
-    ones."""
+    """Sum the gradients of each element's copies, by a product with a 0-1 matrix per axis."""
     value = low.value(dy)
     for back in range(len(widths) // 2):
         size, before = int(shape_of(x)[-1 - back]), widths[2 * back]

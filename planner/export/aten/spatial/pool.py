@@ -112,8 +112,7 @@ class _Windows:
 
     @property
     def behind(self) -> list[int]:
-        """Number of elements by which the last window exceeds the padded image, per axis; may be
-        negative."""
+        """Number of elements by which the last window exceeds the padded image, per axis."""
         each = zip(self.steps, self.strides, self.kernel, self.padding, self.sizes, strict=True)
         return [(n - 1) * s + k - 2 * p - size for n, s, k, p, size in each]
 
@@ -213,8 +212,7 @@ def avg_pool_backward(
 
 @lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", wide=True)
 def adaptive_avg_pool(low: Lowering, x: fx.Node, sizes: Sequence[int]) -> Result:
-    """Lower to means of windows that divide the image as evenly as possible: a matrix product per
-    axis."""
+    """Lower to means over windows of nearly equal size: a matrix product per axis."""
     axes = len(sizes)
     value = low.value(x)
     for axis, size in enumerate(shape_of(x)[-axes:]):
