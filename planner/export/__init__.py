@@ -1,17 +1,17 @@
-"""Training graphs from PyTorch: `export_training_graph`, and the lowering behind it.
+"""Export training graphs from PyTorch: `export_training_graph`, and the lowering behind it.
 
-`errors`, `inputs`, `emit`, `optim` and `files` need no PyTorch; the others do.
+`errors`, `inputs`, `emit`, `optim` and `files` need no PyTorch; the other modules do.
 
-An operator without a rule can be given one:
+Register a rule to lower an operator that has none:
 
     from planner.export import register
 
     @register("erfinv")
     def erfinv(low, x):
         value = low.value(x)  # the ONNX value of a traced tensor
-        return low.op("Mul", value, value)  # appends a node, and gives back its result
+        return low.op("Mul", value, value)  # appends a node and returns its result
 
-See `planner.export.aten.registry.Lowering` for what a rule is given.
+`planner.export.aten.registry.Lowering` documents the object that a rule is given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # imported on first use: parts of this package are used without PyTorch
+    # Imported on first use: parts of this package work without PyTorch.
     if name == "register":
         from planner.export.torch_extra import require_torch
 

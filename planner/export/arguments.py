@@ -1,4 +1,4 @@
-"""What a module or a loss is called with, and the tensors within it."""
+"""Arguments of a module or a loss, and the tensors within them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from torch.utils import _pytree as pytree
 from planner.errors import UsageError
 
 Given = Tensor | Sequence[Any] | Mapping[str, Any]
-"""One argument, several in order, or by name."""
+"""One argument, several in order, or several by name."""
 
 
 class Arguments:
-    """Arguments of a call: tensors, constants, and lists, tuples, dicts and what else is registered with
-    PyTorch's trees, with tensors in them.
+    """Arguments of a call: tensors, constants, and containers of them.
+
+    Containers are lists, tuples, dicts and every type registered with PyTorch's pytrees.
 
     Args:
-        given: those in order are named as their taker names them, or else by `stem` and number.
-        taker: what they are for.
-        skip: of the taker's parameters, how many come before these, which are then passed in order,
-            a mapping too.
+        given: the arguments; positional ones are named as the taker names its parameters, else by `stem`
+            and number.
+        taker: the function that takes them.
+        skip: number of the taker's parameters before these, which are then passed by position, even if
+            `given` is a mapping.
 
     Attributes:
-        tensors: by where they are: `{"labels.0.boxes": ...}` in `labels=[{"boxes": ...}]`.
-        constants: what else there is, by where it is.
+        tensors: tensors by path: `{"labels.0.boxes": ...}` in `labels=[{"boxes": ...}]`.
+        constants: all other leaves, by path.
 
     Raises:
-        UsageError: a container that PyTorch's trees do not know holds a tensor; an array of NumPy's; two
-            have one name.
+        UsageError: a container unknown to PyTorch's pytrees holds a tensor, an argument is a NumPy array,
+            or two tensors have one name.
     """
 
     def __init__(
@@ -65,8 +67,7 @@ class Arguments:
             self._leaves.append(leaf)
 
     def call(self, function: Callable[..., Any], tensors: Sequence[Tensor], *first: Any) -> Any:
-        """Call a function with these arguments behind the first ones, and other tensors in them, in the
-        order of `tensors`."""
+        """Call a function with `first`, then these arguments with their tensors replaced, in order."""
         leaves = list(self._leaves)
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
@@ -84,7 +85,7 @@ def _named(
 
 
 def _parameter_names(taker: Callable[..., Any] | None) -> list[str]:
-    """Names of the positional parameters of a function; none where it does not tell."""
+    """Return the names of a function's positional parameters; none if it has no signature."""
     try:
         signature = inspect.signature(taker) if taker is not None else None
     except (TypeError, ValueError):
@@ -96,12 +97,12 @@ def _parameter_names(taker: Callable[..., Any] | None) -> list[str]:
 
 
 def path_of(path: Sequence[Any]) -> str:
-    """The name of what is at a path of PyTorch's trees: `labels.0.boxes`."""
+    """Return the dotted name of a pytree path, as in `labels.0.boxes`."""
     return ".".join(map(_part, path))
 
 
 def _part(key: Any) -> str:
-    """A step of a path: an index, a key or an attribute's name."""
+    """Return one step of a path: an index, a key or an attribute's name."""
     for name in ("idx", "key", "name"):
         if hasattr(key, name):
             return str(getattr(key, name))
@@ -109,7 +110,7 @@ def _part(key: Any) -> str:
 
 
 def holds_tensors(leaf: Any) -> bool:
-    """Whether an object that PyTorch's trees do not look into holds a tensor."""
+    """Tell whether an object that PyTorch's pytrees treat as a leaf holds a tensor."""
     if isinstance(leaf, type) or callable(leaf):
         return False
     parts: list[Any] = list(getattr(leaf, "__dict__", {}).values())
@@ -121,7 +122,7 @@ def holds_tensors(leaf: Any) -> bool:
 
 
 def unknown_container(name: str, kind: type) -> str:
-    """What to say of a tensor that would be a constant of the graph."""
+    """Return the error message for a tensor that would become a constant of the graph."""
     if dataclasses.is_dataclass(kind):
         how = f"register it once, with torch.export.register_dataclass({kind.__name__})"
     else:

@@ -1,6 +1,6 @@
-"""The step that a command line names: `MODULE:CALLABLE`, imported and called.
+"""The step named on a command line as `MODULE:CALLABLE`, imported and called.
 
-The callable takes nothing and returns the first arguments of `export_training_graph` as a tuple:
+The callable takes no arguments and returns the first arguments of `export_training_graph` as a tuple:
 (module, example inputs[, loss function[, targets[, optimizer]]]).
 """
 
@@ -22,14 +22,14 @@ _FIELDS = ("module", "example_inputs", "loss_fn", "targets", "optimizer")
 
 
 def load_step(text: str) -> dict[str, Any]:
-    """Import and call what `text` names; arguments of `export_training_graph` by name.
+    """Call the callable that `text` names; return arguments of `export_training_graph` by name.
 
     Args:
-        text: `package.module:callable` (found from the working folder on) or `file.py:callable`.
+        text: `package.module:callable`, searched from the working folder, or `file.py:callable`.
 
     Raises:
-        UsageError: it cannot be imported, has no such callable, or that fails or returns something
-            else. The line names the place in the user's source.
+        UsageError: the module cannot be imported or has no such callable, or the callable fails or
+            returns something else. The message names the place in the user's source.
     """
     source, colon, name = text.rpartition(":")
     if not colon or not source or not name:
@@ -46,7 +46,7 @@ def load_step(text: str) -> dict[str, Any]:
 
 
 def _module(source: str) -> ModuleType:
-    """The module, with the folder that it is found from at the front of the path."""
+    """Import the module, with its folder at the front of the search path."""
     path = Path(source)
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
@@ -57,7 +57,7 @@ def _module(source: str) -> ModuleType:
     try:
         if not is_file:
             return importlib.import_module(source)
-        name = f"planner_step_{path.stem}"  # not the stem: that may be the name of a library
+        name = f"planner_step_{path.stem}"  # not the stem, which may be the name of a library
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -98,7 +98,7 @@ def _arguments(result: Any, text: str) -> dict[str, Any]:
 
 
 def _told(error: Exception) -> str:
-    """The error, and the innermost line of the user's source that it went through."""
+    """Return the error's text with the innermost line of the user's source in its traceback."""
     installed = (os.path.dirname(os.__file__), str(Path(__file__).parent), "<")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(installed):

@@ -1,7 +1,7 @@
-"""The training step of a model of transformers from its configuration alone: no weights, no network.
+"""Training steps of transformers models from their configuration alone: no weights, no network.
 
-`hf:CONFIG` names a config.json or the folder that holds it, a kind of model (`hf:gpt2`, in the sizes that
-its class has by default), or a model whose configuration is in the local cache of the Hub.
+`hf:CONFIG` names a config.json or the folder that holds it, a model type (`hf:gpt2`, in the default sizes
+of its class), or a model whose configuration is in the local cache of the Hub.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.request.asking import HUB
 
 BATCH, SEQ = "batch", "seq"
 MOST_SEQ = 1024
-"""Tokens of a sequence where `--dim seq` says nothing, and the model takes as many."""
+"""Default sequence length in tokens, for models that take as many."""
 
 _EXAMPLE_BATCH = 2  # a batch of 1 would be traced as a constant
 _DIMS = {"input_ids": (BATCH, SEQ), "pixel_values": (BATCH,)}
@@ -44,20 +44,20 @@ def configured_step(source: str, dims: Mapping[str, int]) -> dict[str, Any]:
     """Build the module on the meta device, in float32, and its inputs with labels.
 
     Args:
-        source: what follows `hf:`.
-        dims: `batch`, which stays symbolic where it is not given; of text, `seq` (by default as many
-            tokens as the model takes, 1,024 at most).
+        source: the text after `hf:`.
+        dims: size of `batch`, which stays symbolic if missing; for text also `seq`, by default as many
+            tokens as the model takes, 1,024 at most.
 
     Returns:
         Arguments of `planner.export.training.export_training_graph`.
 
     Raises:
-        UsageError: transformers is missing, there is no such configuration, the model is neither a
+        UsageError: transformers is missing, the configuration does not exist, the model is neither a
             language model nor a classifier, or it has no such dim or takes fewer tokens.
     """
     config = _configuration(source)
     build = _class(config, source)
-    # of no matter for shapes, and a configuration may leave them out
+    # Token ids do not affect shapes, and a configuration may leave them out.
     wanted = ["decoder_start_token_id"] if config.is_encoder_decoder else []
     wanted += ["pad_token_id"] if build.__name__.endswith(_A_LABEL_EACH) else []
     for name in wanted:
@@ -71,9 +71,7 @@ def configured_step(source: str, dims: Mapping[str, int]) -> dict[str, Any]:
             f"{HUB}{source}: transformers builds no {build.__name__} of it: {_first_line(error)}"
         ) from error
     for part in module.modules():
-        if hasattr(
-            part, "warn_if_padding_and_no_attention_mask"
-        ):  # which reads the tokens to do so
+        if hasattr(part, "warn_if_padding_and_no_attention_mask"):  # it reads the tokens
             setattr(part, "warn_if_padding_and_no_attention_mask", lambda *_: None)  # noqa: B010
     batch = dims.get(BATCH, _EXAMPLE_BATCH)
     if module.main_input_name not in _DIMS:
@@ -88,7 +86,7 @@ def configured_step(source: str, dims: Mapping[str, int]) -> dict[str, Any]:
 
 
 def name_of(source: str) -> str:
-    """The model's name in files: of `meta-llama/Llama-3.2-1B` or `llama/config.json`."""
+    """Return the model's name for use in files, from `meta-llama/Llama-3.2-1B` or `llama/config.json`."""
     path = Path(source.removeprefix(HUB))
     return (path.resolve().parent.name if path.suffix == ".json" else path.name) or "model"
 
@@ -105,7 +103,7 @@ def _configuration(source: str) -> Any:
         return transformers.AutoConfig.for_model(source)
     try:
         return transformers.AutoConfig.from_pretrained(source, local_files_only=True)
-    except Exception as error:  # of its checks, of which there are many kinds
+    except Exception as error:  # transformers' own checks raise many types
         raise UsageError(
             f"{HUB}{source}: no configuration: {_first_line(error)}. Give a config.json or its folder, "
             f"a kind of model ({HUB}gpt2, {HUB}llama), or a model in the Hub's local cache"
@@ -113,8 +111,7 @@ def _configuration(source: str) -> Any:
 
 
 def _class(config: Any, source: str) -> Any:
-    """Find the model's class: the one that the configuration names, or the first that trains such a
-    model."""
+    """Find the model's class: the configuration's own, or the first that trains such a model."""
     import transformers
 
     tasks = _OF_TWO_PARTS if config.is_encoder_decoder else _TASKS
@@ -132,7 +129,7 @@ def _class(config: Any, source: str) -> Any:
 def _inputs(
     module: Any, config: Any, batch: int, dims: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
-    """Make tokens or images, as shapes alone."""
+    """Make tokens or images on the meta device: shapes without data."""
     main = module.main_input_name
     if other := [name for name in dims if name not in _DIMS[main]]:
         has = " and ".join(_DIMS[main])
@@ -151,7 +148,7 @@ def _inputs(
 def _labels(
     name: str, config: Any, inputs: Mapping[str, torch.Tensor], source: str
 ) -> torch.Tensor:
-    """Make the labels that the loss of transformers takes, by `problem_type` and `num_labels`."""
+    """Make the labels that the transformers loss takes, by `problem_type` and `num_labels`."""
     first = next(iter(inputs.values()))
     if name.endswith(_A_LABEL_EACH):
         count, problem = config.num_labels, config.problem_type

@@ -1,4 +1,4 @@
-"""Dimensions of the inputs that stay open: by input, the name of each such axis."""
+"""Open (symbolic) dimensions of the inputs, named by input and axis."""
 
 from __future__ import annotations
 
@@ -15,19 +15,26 @@ from planner.errors import UsageError
 from planner.export.errors import ExportError
 
 OpenDims = Mapping[str, Mapping[int, str]]
-"""`{"input_ids": {0: "batch", 1: "sequence"}}`. Axes of one name are of one size."""
+"""Names of open axes by input, as in `{"input_ids": {0: "batch", 1: "sequence"}}`.
+
+Axes of one name have one size.
+"""
 
 BATCH = "batch"
-"""Name of the first dimension, where that alone is open."""
+"""Name of the first dimension, if that is the only open one."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def open_batch(inputs: Mapping[str, Tensor]) -> OpenDims:
-    """The first dimension of the first input, and of each other one where the example has that size.
+    """Return open dims with a symbolic batch.
+
+    The batch is the first dimension of the first input, and of every other input with the same example
+    size.
 
     Raises:
-        UsageError: it has none, or the example's is 1, which a tracer takes for a constant.
+        UsageError: the first input has no dimension, or its example size is 1, which a tracer takes for a
+            constant.
     """
     name, first = next(iter(inputs.items()))
     if not first.dim():
@@ -38,11 +45,10 @@ def open_batch(inputs: Mapping[str, Tensor]) -> OpenDims:
 
 
 def checked(dims: OpenDims, inputs: Mapping[str, Tensor]) -> OpenDims:
-    """`dims` with axes counted from the front.
+    """Check `dims` against the example inputs; return it with axes counted from the front.
 
     Raises:
-        UsageError: no such input or axis, a name that is none, an example of size 1, one name for two
-            sizes.
+        UsageError: unknown input or axis, invalid name, example of size 1, or one name for two sizes.
     """
     sizes: dict[str, int] = {}
     found: dict[str, dict[int, str]] = {}
@@ -74,7 +80,7 @@ def checked(dims: OpenDims, inputs: Mapping[str, Tensor]) -> OpenDims:
 
 
 def bind_equal(dims: OpenDims, inputs: Mapping[str, Tensor]) -> None:
-    """Have the tracer take open dimensions of one name for one symbol."""
+    """Make the tracer use one symbol for open dimensions of the same name."""
     first: dict[str, torch.SymInt | int] = {}
     for key, axes in dims.items():
         for axis, name in axes.items():
@@ -85,14 +91,14 @@ def bind_equal(dims: OpenDims, inputs: Mapping[str, Tensor]) -> None:
 def names_of(
     dims: OpenDims, shapes: Mapping[str, Sequence[int | torch.SymInt]], line: str = ""
 ) -> dict[str, str]:
-    """The name of each symbol of a trace.
+    """Return the name of each symbol of a trace.
 
     Args:
-        shapes: of the inputs.
-        line: of the user's source, where a dimension became a constant; "" where none is known.
+        shapes: shapes of the inputs.
+        line: source line at which a dimension became a constant; "" if unknown.
 
     Raises:
-        ExportError: an open dimension was taken for a constant, or for another one, on the way.
+        ExportError: the trace replaced an open dimension by a constant or by another one.
     """
     names: dict[str, str] = {}
     for key, axes in dims.items():
@@ -116,7 +122,7 @@ def names_of(
 
 
 def named(dims: Sequence[int | torch.SymInt], names: Mapping[str, str]) -> list[int | str]:
-    """A shape in which open dimensions are called by name; what follows from them is an expression."""
+    """Return a shape with open dimensions by name; derived dimensions become expressions of names."""
     return [
         dim
         if isinstance(dim, int)
@@ -127,7 +133,7 @@ def named(dims: Sequence[int | torch.SymInt], names: Mapping[str, str]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """What a trace takes for granted of open dimensions, and sizes, by name, for which it is not so."""
+    """A condition on open dimensions that the trace assumes, and sizes by name that violate it."""
 
     condition: str
     sizes: Mapping[str, int]
@@ -136,8 +142,10 @@ class Border:
 def borders_of(
     shapes: ShapeEnv, dims: OpenDims, at: Mapping[str, Sequence[int | torch.SymInt]]
 ) -> tuple[Border, ...]:
-    """Conditions that the module's Python, or an operator, has asked of the sizes, and that others than
-    the example's do not meet. There is one of each condition, near the example's sizes.
+    """Return the conditions on open sizes that the trace assumes and that some sizes violate.
+
+    The conditions come from the module's Python or from an operator. Each is returned once, with
+    violating sizes near the example's.
 
     Args:
         at: shapes of the inputs, with the symbols of the trace.
@@ -168,6 +176,6 @@ def borders_of(
 
 
 def _sizes_near(size: int) -> list[int]:
-    """Sizes of at least 2, the nearest first, and some that are further off."""
+    """Return sizes of at least 2, the nearest first, followed by some that are further off."""
     near = sorted(range(2, 2 * size + 8), key=lambda other: abs(other - size))
     return [*near[:200], *(size * 2**power for power in range(1, 12))]

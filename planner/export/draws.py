@@ -1,12 +1,12 @@
-"""Random tensors that are inputs of the graph, where it is not to draw them itself.
+"""Random tensors that are inputs of the graph, for graphs that draw no random numbers themselves.
 
-Each is of a fixed kind, and the graph makes of it what the operator draws:
+Each has one of three kinds, from which the graph computes the random values of an operator:
 
-    bernoulli   True with a chance
+    bernoulli   True with a given probability
     uniform     in [0, 1)
     normal      of mean 0 and deviation 1
 
-Without PyTorch's generator and ONNX Runtime's, whose numbers differ, both can be given the same.
+PyTorch's and ONNX Runtime's generators give different numbers; as inputs, both can be given the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planner.export.inputs import InputSpec
 DrawKind = Literal["bernoulli", "uniform", "normal"]
 
 Random = Literal["graph", "inputs"]
-"""Who draws random tensors: the graph, each time from seeds of its own, or who feeds it."""
+"""Source of random tensors: the graph, which draws new seeds in each run, or its inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Draw:
     """A random tensor to feed.
 
     Attributes:
-        chance: of True, in a `bernoulli`.
+        chance: probability of True in a `bernoulli`.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Draw:
     chance: float = 0.5
 
     def recipe(self) -> InputSpec:
-        """How to draw it, of the size that the examples have."""
+        """Return the recipe that draws it, in the examples' size."""
         shape = tuple(d if isinstance(d, int) else int(d.node.hint) for d in self.dims)
         dtype = str(self.dtype).removeprefix("torch.")
         if self.kind == "bernoulli":

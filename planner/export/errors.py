@@ -1,17 +1,17 @@
-"""What can go wrong while a training graph is being made. All have the exit code of ModelError.
+"""Errors of the export of a training graph. All have the exit code of ModelError.
 
 ExportError
 ├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
-├── UnsupportedKernel         ONNX Runtime's CPU provider cannot run the operator in this type
+├── UnsupportedKernel         ONNX Runtime's CPU provider has no kernel for the operator in this type
 ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
-├── InvalidLoss               the loss is not a scalar, or no parameter feeds it
+├── InvalidLoss               the loss is not a scalar, or depends on no parameter
 ├── ModuleFailure             the module or the loss raises on the example inputs
-├── TracerFailure             PyTorch's tracer refuses what the module does
+├── TracerFailure             PyTorch's tracer rejects the step
 ├── KeptTensor                a cache outside of the module keeps a tensor of the trace
-├── UpdateRefused             what runs after the backward pass cannot be exported
+├── UpdateRefused             the code after the backward pass cannot be exported
 │   ├── DataDependentUpdate   it reads a tensor's value as a Python number
 │   └── UpdateFailure         it raises an error of its own
-├── OtherStep                 the graph is not the step that PyTorch runs
+├── OtherStep                 the graph does not compute the step that PyTorch runs
 └── UnsupportedType           a tensor's element type
 """
 
@@ -27,7 +27,7 @@ class ExportError(ModelError):
 
 
 class UnsupportedOperator(ExportError):
-    """An ATen operator, or this use of it, has no lowering rule."""
+    """An ATen operator, or this form of it, has no lowering rule."""
 
     def __init__(
         self,
@@ -47,20 +47,20 @@ class UnsupportedOperator(ExportError):
         )
 
     def called_at(self, line: str) -> UnsupportedOperator:
-        """The same, with the line of source that calls the operator; "" where there is none."""
+        """Return the error with the source line that calls the operator added; "" adds none."""
         if not line:
             return self
         where = f"{self.where}, called from {line}"
         return UnsupportedOperator(self.operator, where, self.reason, self.others)
 
     def together_with(self, others: Sequence[UnsupportedOperator]) -> UnsupportedOperator:
-        """The same, with what else is missing."""
+        """Return the error with the other operators that have no rule added."""
         names = tuple(other.operator for other in others)
         return UnsupportedOperator(self.operator, self.where, self.reason, names)
 
 
 class UnsupportedKernel(ExportError):
-    """ONNX Runtime's CPU provider has no kernel for what an operator becomes, in its type."""
+    """ONNX Runtime's CPU provider has no kernel for an exported operator in its type."""
 
     def __init__(self, kernel: str, operator: str, where: str, line: str) -> None:
         self.operator = operator
@@ -86,7 +86,7 @@ class DataDependentControlFlow(ExportError):
         )
 
     def specializable(self) -> DataDependentControlFlow:
-        """The same, of a step that `specialize` exports."""
+        """Return the error with the advice to export the step with `specialize`."""
         return DataDependentControlFlow(self.where, self.detail, can_specialize=True)
 
 
@@ -117,7 +117,7 @@ class TracerFailure(ExportError):
 
 
 class KeptTensor(ExportError):
-    """What one pass of the tracer made is read in the next."""
+    """A tensor made in one pass of the tracer is read in the next pass."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -128,7 +128,7 @@ class KeptTensor(ExportError):
 
 
 class UpdateRefused(ExportError):
-    """What runs after the backward pass (`optimizer`) cannot be exported."""
+    """The code after the backward pass (`optimizer`) cannot be exported."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"the update cannot be exported: {what}")
@@ -146,14 +146,14 @@ class DataDependentUpdate(UpdateRefused):
 
 
 class UpdateFailure(UpdateRefused):
-    """The update raises an error as it is traced."""
+    """The update raises an error while it is traced."""
 
     def __init__(self, where: str, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {_first_line(str(error))}{at(where)}")
 
 
 class OtherStep(ExportError):
-    """The exported graph computes something else than PyTorch's step does."""
+    """The exported graph and PyTorch's step give different results."""
 
     def __init__(self, number: int | None, what: str) -> None:
         self.what = what
@@ -181,7 +181,7 @@ class UnsupportedType(ExportError):
 
 
 def at(where: str) -> str:
-    """Where it is, to end what is said with; "" where that is not known."""
+    """Return the end of a message that names a place in the source; "" if the place is unknown."""
     return f", at {where}" if where else ""
 
 

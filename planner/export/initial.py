@@ -1,8 +1,8 @@
-"""Initial values of a network's tensors, as recipes.
+"""Recipes for the initial values of a network's parameters and buffers.
 
-The recipe is the single source: the graph's inputs and the module that checks it are both drawn
-from it, and no random state of PyTorch is involved. A network may choose the deviation of its
-weights with a method `initial_std(parameter name) -> float`; others get He et al.'s (2015).
+The recipe is the single source: both the graph's inputs and the module that checks the graph are drawn
+from it, without PyTorch's random state. A network may choose the standard deviation of its weights with a
+method `initial_std(parameter name) -> float`; the default is that of He et al. (2015).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from planner.export.write.dtypes import as_real, numpy_dtype
 
 
 def initial_specs(module: nn.Module) -> dict[str, InputSpec]:
-    """A recipe for every parameter and buffer, under the first of its names."""
+    """Return a recipe for every parameter and buffer, under the first of its names."""
     return {name: _spec(module, owner, name, tensor) for name, owner, tensor in _tensors(module)}
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
-    """Each parameter and buffer once: its name, the submodule that holds it, itself."""
+    """Yield the name, owning submodule and tensor of each parameter and buffer, once each."""
     for named in (module.named_parameters(), module.named_buffers()):
         for name, tensor in named:
             yield name, module.get_submodule(name.rpartition(".")[0]), tensor

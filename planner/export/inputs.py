@@ -1,8 +1,8 @@
-"""Recipes for a graph's inputs: what a `NAME.inputs.json` beside a model holds.
+"""Recipes for a graph's inputs, stored in `NAME.inputs.json` beside a model.
 
-A file of weights is large and says little. A recipe says how to draw each input, and everyone
-who follows it gets the same bytes: numpy's PCG64, seeded by the CRC-32 of the input's name.
-Needs numpy only.
+A recipe says how to draw each input, in far fewer bytes than a file of weights. Everyone who follows it
+gets the same bytes: it uses numpy's PCG64, seeded by the CRC-32 of the input's name. This module needs
+numpy only.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Kind = Literal["const", "normal", "randint", "uniform", "bernoulli"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """How to draw one input."""
+    """Recipe of one input."""
 
     shape: tuple[int, ...]
     dtype: str
-    """A numpy name."""
+    """Numpy name of the element type."""
     kind: Kind
     value: float = 0.0
-    """Every element, of a `const`."""
+    """Value of every element of a `const`."""
     std: float = 1.0
-    """Standard deviation, of a `normal`; the mean is zero."""
+    """Standard deviation of a `normal`, whose mean is zero."""
     high: int = 2
-    """Exclusive upper bound, of a `randint`; the lower one is zero."""
+    """Exclusive upper bound of a `randint`, whose lower bound is zero."""
     chance: float = 0.5
-    """Of a one, in a `bernoulli`. A `uniform` is in [0, 1)."""
+    """Probability of a one in a `bernoulli`. A `uniform` is in [0, 1)."""
 
     def draw(self, name: str) -> np.ndarray:
-        """The array for the input called `name`."""
+        """Draw the array for the input called `name`."""
         if self.kind == "const":
             return np.full(self.shape, self.value, self.dtype)
         generator = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
@@ -51,7 +51,7 @@ class InputSpec:
         return np.asarray(generator.integers(0, self.high, self.shape)).astype(self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """The entry in the file: the fields that this kind uses."""
+        """Return the entry in the file: the fields that this kind uses."""
         entry: dict[str, Any] = {
             "shape": list(self.shape),
             "dtype": self.dtype,
@@ -63,7 +63,7 @@ class InputSpec:
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> InputSpec:
-        """Inverse of `to_json`."""
+        """Read an entry written by `to_json`."""
         return InputSpec(**{**entry, "shape": tuple(entry["shape"])})
 
 
@@ -74,11 +74,11 @@ def write_specs(path: Path, specs: Mapping[str, InputSpec]) -> None:
 
 
 def read_specs(path: Path) -> dict[str, InputSpec]:
-    """Inverse of `write_specs`."""
+    """Read the recipes written by `write_specs`."""
     entries = json.loads(path.read_text(encoding="utf-8"))
     return {name: InputSpec.from_json(entry) for name, entry in entries.items()}
 
 
 def draw_inputs(specs: Mapping[str, InputSpec]) -> dict[str, np.ndarray]:
-    """Every input, ready to feed to a session."""
+    """Draw every input, ready to feed to a session."""
     return {name: spec.draw(name) for name, spec in specs.items()}

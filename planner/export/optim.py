@@ -1,11 +1,11 @@
 """Optimizer steps, appended to a graph of gradients.
 
-The learning rate and the step are inputs, so that a schedule needs no new model. Every state
-tensor is an input and, with the suffix of new values, an output. Formulas: PyTorch's.
+The learning rate and the step number are inputs: a schedule needs no new model. Every state tensor is an
+input and, with the suffix of new values, an output. The formulas are PyTorch's.
 
-State has the type of its parameter, as PyTorch's has. Half types are computed in float32 and rounded
-once, as by PyTorch's fused Adam; the others of PyTorch's round after each operation.
-The learning rate and the step are float32, and float64 where a parameter is.
+State has the type of its parameter, as in PyTorch. Half types are computed in float32 and rounded once,
+as by PyTorch's fused Adam; PyTorch's other optimizers round after each operation. The learning rate and
+the step are float32, or float64 if a parameter is float64.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class StateTensor:
     shape: tuple[int, ...]
     dtype: np.dtype
     initial: float | np.ndarray
-    """Of every element, or of each."""
+    """One value for all elements, or an array of the tensor's shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A parameter to update. What it is computed in: `wide`."""
+    """Shape and type of a parameter to update. The update is computed in the type `wide`."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
     @property
     def wide(self) -> np.dtype:
-        """Float32 for half types."""
+        """Type that the update is computed in: float32 for half types, else the parameter's own."""
         return _WIDE if self.dtype.itemsize < _WIDE.itemsize else self.dtype
 
 
@@ -56,7 +56,7 @@ Updated = list[tuple[str, Trained]]
 
 
 class Optimizer(Protocol):
-    """Adds its step to a graph in which the gradients have been named."""
+    """An optimizer that appends its update to a graph with named gradients."""
 
     def append(
         self,
@@ -65,23 +65,24 @@ class Optimizer(Protocol):
         gradient_suffix: str,
         updated_suffix: str,
     ) -> tuple[list[StateTensor], Updated]:
-        """The inputs that this step needs, and the outputs that it makes."""
+        """Append the update; return the inputs that it needs and the outputs that it makes."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """`velocity = momentum velocity + gradient; parameter -= lr velocity`.
+    """Stochastic gradient descent: `torch.optim.SGD` without dampening.
 
-    With Nesterov's momentum, `parameter -= lr (gradient + momentum velocity)`. The decay adds
-    `weight_decay parameter` to the gradient. `torch.optim.SGD` without dampening.
+    The update is `velocity = momentum velocity + gradient; parameter -= lr velocity`, or with Nesterov's
+    momentum `parameter -= lr (gradient + momentum velocity)`. Weight decay adds `weight_decay parameter`
+    to the gradient.
     """
 
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
     lr: float = 0.01
-    """The value suggested for the input."""
+    """Suggested value of the learning rate input."""
 
     def append(
         self,
@@ -90,7 +91,7 @@ class SGD:
         gradient_suffix: str,
         updated_suffix: str,
     ) -> tuple[list[StateTensor], Updated]:
-        """State: `<parameter>_momentum`, where there is momentum."""
+        """Append the update. Its state is `<parameter>_momentum`, if there is momentum."""
         state = [_input(builder, LEARNING_RATE, _widest(parameters), self.lr)]
         rate = _SharedScalar(builder, LEARNING_RATE, state[0].dtype)
         updated: Updated = []
@@ -120,7 +121,7 @@ class SGD:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Kingma and Ba (2014). The decay adds `weight_decay parameter` to the gradient, unless decoupled."""
+    """Adam by Kingma and Ba (2014). Coupled decay adds `weight_decay parameter` to the gradient."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -129,7 +130,7 @@ class Adam:
     decoupled: bool = False
     """Whether the decay is a step of its own (`parameter -= lr weight_decay parameter`)."""
     lr: float = 0.001
-    """The value suggested for the input."""
+    """Suggested value of the learning rate input."""
 
     def append(
         self,
@@ -138,7 +139,7 @@ class Adam:
         gradient_suffix: str,
         updated_suffix: str,
     ) -> tuple[list[StateTensor], Updated]:
-        """State: `<parameter>_m` and `<parameter>_v`, the moments. `step` counts from 1."""
+        """Append the update. Its state is `<parameter>_m` and `<parameter>_v`; `step` counts from 1."""
         kind = _widest(parameters)
         state = [_input(builder, LEARNING_RATE, kind, self.lr), _input(builder, STEP, kind, 1)]
         at = _Arithmetic(builder, kind)
@@ -176,7 +177,7 @@ class Adam:
 
     @staticmethod
     def _bias(at: _Arithmetic, beta: float, tag: str) -> Value:
-        """`1 - beta ** step`: how much of a moment the steps so far have filled."""
+        """Append `1 - beta ** step`, the bias correction of a moment."""
         power = at.add("Pow", [at.scalar(beta), STEP], f"adamw.{tag}_power")
         return at.add("Sub", [at.scalar(1), power], f"adamw.{tag}_filled")
 
@@ -184,7 +185,10 @@ class Adam:
     def _average(
         at: _Arithmetic, old: str, value: Value, beta: float, suffix: str
     ) -> tuple[Value, Value]:
-        """`beta old + (1 - beta) value`, called `old` with the suffix; and the same, not rounded."""
+        """Append `beta old + (1 - beta) value`, named `old` with the suffix.
+
+        Returns the rounded result, and the same before rounding.
+        """
         kept = at.scaled(at.read(old), beta, f"{old}.kept")
         added = at.scaled(value, 1 - beta, f"{old}.added")
         return at.result("Add", [kept, added], old + suffix)
@@ -192,7 +196,7 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay: Loshchilov and Hutter (2017)."""
+    """Adam with decoupled weight decay, by Loshchilov and Hutter (2017)."""
 
     weight_decay: float = 0.01
     decoupled: bool = True
@@ -204,25 +208,25 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adam": Adam(),
     "adamw": AdamW(),
 }
-"""By the name that the command line knows, with PyTorch's defaults."""
+"""Optimizers by their command-line name, with PyTorch's defaults."""
 
 
 class _Arithmetic:
-    """Nodes that compute with one parameter, in the type that it is computed in."""
+    """A writer of nodes that update one parameter, in the type that the update is computed in."""
 
     def __init__(self, builder: Builder, parameter: Trained) -> None:
         self.builder = builder
         self.stored, self.wide = parameter.dtype, parameter.wide
 
     def read(self, name: str) -> Value:
-        """A parameter, gradient or state tensor."""
+        """Return a parameter, gradient or state tensor in the wide type."""
         return _cast(self.builder, name, self.stored, self.wide, f"{name}.as_float")
 
     def add(self, op_type: str, operands: Sequence[Value], name: str) -> Value:
         return self.builder.add(op_type, operands, name)
 
     def result(self, op_type: str, operands: Sequence[Value], name: str) -> tuple[Value, Value]:
-        """A node whose result is an output, called `name`; and the same, not rounded."""
+        """Append a node with the output `name`; return that output, and the same unrounded."""
         if self.stored == self.wide:
             made = self.add(op_type, operands, name)
             return made, made
@@ -237,14 +241,14 @@ class _Arithmetic:
 
 
 class _SharedScalar:
-    """A scalar that every parameter's update reads, in the types that they are computed in."""
+    """A scalar that every parameter's update reads, in each type that one is computed in."""
 
     def __init__(self, builder: Builder, name: Value, dtype: np.dtype) -> None:
         self._builder, self._dtype = builder, dtype
         self._made = {dtype: name}
 
     def as_type(self, dtype: np.dtype) -> Value:
-        """The scalar as `dtype`."""
+        """Return the scalar as `dtype`, converted once."""
         if dtype not in self._made:
             name = self._made[self._dtype]
             made = _cast(self._builder, name, self._dtype, dtype, f"{name}.{dtype.name}")
@@ -253,14 +257,14 @@ class _SharedScalar:
 
 
 def _cast(builder: Builder, value: Value, source: np.dtype, target: np.dtype, name: str) -> Value:
-    """`value` converted, where the types differ."""
+    """Return `value` converted to `target`, or itself if the types are equal."""
     if source == target:
         return value
     return builder.add("Cast", [value], name, to=helper.np_dtype_to_tensor_dtype(target))
 
 
 def _widest(parameters: Mapping[str, Trained]) -> Trained:
-    """A scalar of the type that the learning rate has."""
+    """Return the shape and type of the learning rate: a scalar of the widest type in use."""
     kinds = [parameter.wide for parameter in parameters.values()]
     return Trained(shape=(), dtype=max(kinds, key=lambda kind: kind.itemsize))
 

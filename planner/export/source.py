@@ -1,4 +1,4 @@
-"""Where in the user's source an operator comes from."""
+"""Record the user's source line at which each operator is first called."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from planner.export.lines import line_of_user
 
 
 class FirstUse(TorchDispatchMode):
-    """Remembers where each operator is first called: the caller's line, and the submodule that runs.
+    """A mode that records the first call of each operator: the caller's line and the running submodule.
 
     Attributes:
-        lines: by operator; "" where all of the stack is PyTorch's.
+        lines: source lines by operator; "" if the stack has only PyTorch's frames.
     """
 
     def __init__(self, module: nn.Module) -> None:

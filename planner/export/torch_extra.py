@@ -1,4 +1,4 @@
-"""PyTorch and its translation to ONNX are an extra: say so where they are missing."""
+"""Check that PyTorch and onnxscript, an optional extra, are installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planner.errors import UsageError
 
 
 def require_torch() -> None:
-    """Raise UsageError, with what to install, where PyTorch or onnxscript is not installed."""
+    """Raise UsageError with the install command if PyTorch or onnxscript is missing."""
     if not all(importlib.util.find_spec(name) for name in ("torch", "onnxscript")):
         raise UsageError(
             'exporting needs PyTorch; install it with pip install "onnx-planner[torch]"'

@@ -1,4 +1,4 @@
-"""A PyTorch training step whose loss and gradients a rewritten graph computes: `planner.torch.step`.
+"""PyTorch training steps whose loss and gradients a rewritten graph computes: `planner.torch.step`.
 
 import planner.torch
 
@@ -21,7 +21,7 @@ _HOMES = {"Step": "planner.torch.stepping", "step": "planner.torch.making"}
 
 
 def __getattr__(name: str) -> Any:
-    # imported on first use, so that a missing PyTorch is said in one line
+    # Imported on first use: a missing PyTorch is then reported in one line.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

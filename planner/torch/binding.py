@@ -1,4 +1,4 @@
-"""Inputs and outputs of a graph as tensors, and a session that reads and writes their memory."""
+"""Inputs and outputs of a graph as tensors, and a session that reads and writes their memory directly."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from planner.running.classes import open_session
 _CPU = "cpu"
 
 _STOP_SPINNING = "session.force_spinning_stop"
-"""Entry of session options (core/session/onnxruntime_session_options_config_keys.h)."""
+"""Session option key (core/session/onnxruntime_session_options_config_keys.h)."""
 
 
 class DimSizes(dict[str, int]):
     """Sizes of the open dims in one call, by name."""
 
     def shape(self, dims: tuple[int | str, ...]) -> tuple[int, ...]:
-        """The sizes of dims, some of which may follow from others: `8*batch`."""
+        """Return dims as numbers, evaluating expressions like `8*batch`."""
         return tuple(
             dim if isinstance(dim, int) else int(sympy.parse_expr(dim, local_dict=dict(self)))
             for dim in dims
@@ -41,8 +41,8 @@ class Entry:
     """An input or output of a graph.
 
     Attributes:
-        kind: ONNX's number for its element type.
-        dims: its shape; an open dim is a name, or what follows from names.
+        kind: ONNX's number for the element type.
+        dims: its shape; an open dim is a name or an expression of names.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Entry:
 
     @staticmethod
     def of(value: onnx.ValueInfoProto) -> Entry:
-        """As it stands in the model."""
+        """Return the entry of a value in the model."""
         found = value.type.tensor_type
         dims = tuple(dim.dim_param or dim.dim_value for dim in found.shape.dim)
         return Entry(name=value.name, kind=found.elem_type, dims=dims)
@@ -62,13 +62,14 @@ class Entry:
         return torch_dtype(helper.tensor_dtype_to_np_dtype(self.kind))
 
     def read(self, tensor: Tensor, sizes: DimSizes) -> Tensor:
-        """A tensor as the session reads it: its own memory, or a copy where that is not contiguous.
+        """Return a tensor as the session reads it: itself, or a copy if it is not contiguous.
 
         Args:
-            sizes: of open dims; those of this tensor are added.
+            sizes: sizes of the open dims; those of this tensor are added.
 
         Raises:
-            UsageError: it is not on the CPU, or of another type or shape than in the trace.
+            UsageError: the tensor is not dense and on the CPU, or has another type or shape than in the
+                trace.
         """
         if tensor.device.type != _CPU or tensor.layout is not torch.strided:
             kind = f"on {tensor.device}" if tensor.device.type != _CPU else f"{tensor.layout}"
@@ -95,11 +96,11 @@ class Entry:
         return plain
 
     def empty(self, sizes: DimSizes) -> Tensor:
-        """Memory for it, its values undefined."""
+        """Allocate an uninitialized tensor for this entry."""
         return torch.empty(sizes.shape(self.dims), dtype=self.dtype)
 
     def drawn(self, draw: Draw, sizes: DimSizes) -> Tensor:
-        """A random tensor, from PyTorch's generator."""
+        """Draw a random tensor from PyTorch's generator."""
         blank = self.empty(sizes)
         if draw.kind == "bernoulli":
             return blank.bernoulli_(draw.chance)
@@ -107,10 +108,10 @@ class Entry:
 
 
 class TensorSession:
-    """A session of a rewritten file, whose inputs and outputs are tensors on the CPU: none is copied.
+    """A session of a rewritten file that reads inputs and writes outputs in CPU tensors without copies.
 
-    Runs are made one at a time: the arena of the file has room for one. The session has as many threads
-    as PyTorch has when it is opened, and they stop spinning when a run ends: PyTorch has the cores then.
+    Runs are serialized, since the file's arena has room for one. The session uses as many threads as
+    PyTorch has when it is opened. They stop spinning when a run ends, which leaves the cores to PyTorch.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,15 +127,17 @@ class TensorSession:
         outputs: Mapping[str, Tensor],
         kinds: Mapping[str, Entry],
     ) -> None:
-        """Run once.
+        """Run the graph once.
 
         Args:
-            inputs: all that the graph takes, contiguous.
-            outputs: all that it gives: contiguous memory that nothing else reads meanwhile.
-            kinds: the entry of each.
+            inputs: all inputs of the graph, contiguous.
+            outputs: all outputs of the graph, in contiguous memory that nothing else reads during the
+                run.
+            kinds: the entry of each input and output.
 
         Raises:
-            ModelError: ONNX Runtime fails, as where a batch needs more memory than the plan's arena has.
+            ModelError: ONNX Runtime fails, for example if a batch needs more memory than the plan's arena
+                has.
         """
         binding = self._session.io_binding()
         for tensors, bind in ((inputs, binding.bind_input), (outputs, binding.bind_output)):

@@ -1,8 +1,8 @@
-"""The training step as a module: one run of a session gives the loss and all gradients,
-and other results of the loss function.
+"""The training step as a module: one session run computes the loss, all gradients and other results.
 
-The gradients are computed with the loss, kept by autograd as it keeps what any function saves, and handed
-to it in the backward pass: they add up in `.grad`, pass hooks and are freed as those of an eager step.
+The run computes the gradients together with the loss. Autograd saves them like the saved tensors of any
+function and receives them in the backward pass: they accumulate in `.grad`, pass hooks and are freed as
+in an eager step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from planner.torch.binding import DimSizes, Entry, TensorSession
 from planner.torch.watching import Granted, Named, check_constants
 
 StepOf = Callable[[Given, Given], tuple[TrainingStep, dict[str, Tensor]]]
-"""(inputs, targets) -> (the step that takes them, its tensors by name)."""
+"""Function of (inputs, targets): returns the step that takes them, and its tensors by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +33,17 @@ class ExportedStep:
     """An exported step and its session.
 
     Attributes:
-        module: the user's.
-        constants: what the examples had beside tensors, by where it was.
-        session: of the rewritten file, whose path is `path`.
-        inputs, outputs: of the graph, by name, in order.
-        taken: names of those inputs that a call gives.
-        trained: parameters that it has gradients of.
+        module: the user's module.
+        constants: the non-tensor values in the examples, by their path.
+        session: session of the rewritten file at `path`.
+        inputs, outputs: entries of the graph, by name, in order.
+        taken: names of the inputs that a call gives.
+        trained: parameters whose gradients the graph computes.
         results: outputs that the loss function returns beside the loss.
-        draws: random tensors among its inputs, by name.
-        planned_sizes: of the open dims, by name, which the budget is for.
-        named: the module's tensors; `granted`: what the graph has as constants.
+        draws: random tensors among the inputs, by name.
+        planned_sizes: sizes of the open dims that the budget was planned for, by name.
+        named: the module's tensors.
+        granted: values that the graph has as constants.
     """
 
     module: nn.Module
@@ -60,7 +61,7 @@ class ExportedStep:
     granted: Granted
 
     def check_call(self, step: TrainingStep, tensors: Mapping[str, Tensor]) -> None:
-        """Raise UsageError where a call differs from the examples in more than what its tensors hold."""
+        """Raise UsageError if a call differs from the examples in more than its tensors' values."""
         if tuple(tensors) != self.taken:
             raise UsageError(
                 f"the step takes {', '.join(map(repr, self.taken))}, and is given "
@@ -77,11 +78,13 @@ class ExportedStep:
 
 
 class Step(nn.Module):
-    """A module and its loss. In training mode, with gradients enabled, a call runs the rewritten graph;
-    else it runs the module and the loss in PyTorch.
+    """A module and its loss, run as a rewritten graph.
+
+    In training mode, with gradients enabled, a call runs the rewritten graph. Otherwise it runs the
+    module and the loss in PyTorch.
 
     Attributes:
-        module: the user's, whose parameters these are. It may be called for itself at any time.
+        module: the user's module, which owns the parameters. It may be called directly at any time.
     """
 
     def __init__(self, made: ExportedStep, step_of: StepOf) -> None:
@@ -91,21 +94,22 @@ class Step(nn.Module):
 
     @property
     def model_path(self) -> str:
-        """The ONNX file that is run."""
+        """Path of the ONNX file that the session runs."""
         return self._made[0].path
 
-    @torch.compiler.disable  # there is nothing of PyTorch's to compile
+    @torch.compiler.disable  # the graph runs outside of PyTorch: nothing to compile
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, inputs: Given, targets: Given = ()
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """The loss, a scalar; beside it other results of the loss function by name, which have no
-        gradients.
+        """Return the loss, a scalar, and the loss function's other results by name, if it returns any.
+
+        The other results have no gradients.
 
         Args:
-            inputs, targets: as `planner.torch.step` was given examples of them.
+            inputs, targets: values of the structure of the examples given to `planner.torch.step`.
 
         Raises:
-            UsageError: something is not as it was when the step was traced; the message names it.
+            UsageError: something has changed since the step was traced; the message names it.
             ModelError: ONNX Runtime fails.
         """
         made, step_of = self._made
@@ -148,8 +152,10 @@ class _TensorRun:
             self.inputs[name] = made.inputs[name].drawn(draw, self.sizes)
 
     def __call__(self) -> tuple[Tensor, list[Tensor]]:
-        """(the loss, a gradient of each trained parameter); the module's state moves on, and `results`
-        has the others."""
+        """Run the graph; return the loss and the gradient of each trained parameter.
+
+        Updates the module's state in place, and stores the other results in `results`.
+        """
         made = self.made
         results = {name: entry.empty(self.sizes) for name, entry in made.outputs.items()}
         try:
@@ -176,13 +182,13 @@ class _TensorRun:
 
 
 class _Loss(torch.autograd.Function):
-    """The loss of a run, to autograd."""
+    """Autograd function that returns the loss of a run and its gradients."""
 
     @staticmethod
     def forward(ctx: Any, run: _TensorRun, *parameters: Tensor) -> Tensor:
         loss, gradients = run()
         wanted = ctx.needs_input_grad[1:]
-        # autograd frees what is saved when a backward pass is done, unless it is asked to keep it
+        # Autograd frees saved tensors after the backward pass, unless it is asked to keep them.
         ctx.save_for_backward(
             *(g if is_wanted else None for g, is_wanted in zip(gradients, wanted, strict=True))
         )
@@ -198,7 +204,7 @@ class _Loss(torch.autograd.Function):
         (factor,) = incoming
         gradients = ctx.saved_tensors
         if factor != 1:
-            # in place, unless another backward pass is to find them as they are
+            # In place, unless another backward pass will read the gradients again.
             keeps = _autograd._get_current_graph_task_keep_graph()
             times = torch.mul if keeps else Tensor.mul_
             gradients = tuple(None if g is None else times(g, factor) for g in gradients)
@@ -206,7 +212,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _check_autocast(own: torch.dtype | None) -> None:
-    """Raise UsageError where a call stands in an autocast that the graph was not traced under."""
+    """Raise UsageError if the call runs under an autocast that the graph was not traced under."""
     if not torch.is_autocast_enabled("cpu"):
         return
     around = torch.get_autocast_dtype("cpu")

@@ -1,7 +1,7 @@
-"""What a graph takes for granted of the step that it was traced of, and whether that still holds.
+"""Check that a step still has the state that its graph stores as constants.
 
-A trace has the module's numbers, modes and kinds of submodules as constants. A change of any would leave
-the graph behind without a word; it is an error here.
+A trace has the module's numbers, modes and submodule types as constants. If one of them changes, the
+graph would silently compute the old step; these checks raise an error instead.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ from planner.export.update.reach import is_of_library
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 _MOST_ENTRIES = 1000
-"""Longer lists and dicts are data."""
+"""Length above which lists and dicts count as data and are not compared."""
 
 _AGAIN = "make the step again (planner.torch.step)"
 
 
 _TABLES = frozenset(key for key, held in vars(nn.Module()).items() if isinstance(held, dict))
-"""Of submodules, hooks and tensors, which are compared apart."""
+"""Dicts of submodules, hooks and tensors, which are compared separately."""
 
 
 class Granted:
-    """The state of a step that its graph has as constants: every submodule's class, its attributes that
-    are numbers, texts, functions or tensors, or lists and dicts of numbers and texts, how many hooks it
-    has; the buffers that the graph stores; what a loss function reads of these, and the functions that it
-    calls: in closures, globals, defaults, and attributes of the object that it is a method of. Other
-    objects are not looked into, nor the globals of a module's code.
+    """The state of a step that its graph has as constants.
+
+    It covers every submodule's class and number of hooks, its attributes that are numbers, texts,
+    functions, tensors, or lists and dicts of numbers and texts, and the buffers that the graph stores. It
+    also covers the values that a loss function reads, and the functions that it calls: in closures,
+    globals, defaults, and attributes of the object that it is a method of. It does not cover the inside
+    of other objects, or globals read by a module's code.
 
     Args:
-        step: as it was traced; its module need not be in training mode.
-        given: names of the module's parameters and buffers that the graph takes or does not read.
+        step: the step as it was traced; its module need not be in training mode.
+        given: names of the module's parameters and buffers that the graph takes as inputs or does not
+            read.
     """
 
     def __init__(self, step: TrainingStep, given: Collection[str]) -> None:
@@ -53,7 +56,7 @@ class Granted:
             self._values = {n: t.detach().clone() for n, t in self._tensors(step)}
 
     def check(self, step: TrainingStep) -> None:
-        """Raise UsageError, with the first name, where something is another than it was."""
+        """Raise UsageError, with the first name, if any of this state has changed."""
         parts = _parts(step)
         for name in (*self._parts.keys() - parts, *parts.keys() - self._parts):
             raise UsageError(f"{_called(name)} was added or taken away since the trace; {_AGAIN}")
@@ -74,7 +77,7 @@ class Granted:
                 )
 
     def _tensors(self, step: TrainingStep) -> Iterator[tuple[str, Tensor]]:
-        """Those that the graph has as constants, if it reads them: buffers, attributes, the loss's."""
+        """Yield the tensors that may be constants of the graph: buffers, attributes, the loss's."""
         for name, part in step.named_modules():
             for table in (part._parameters, part._buffers, vars(part)):
                 for key, value in table.items():
@@ -87,13 +90,13 @@ class Granted:
 
 
 def _parts(step: TrainingStep) -> dict[str, dict[str, Any]]:
-    """What is said of each submodule, and of the loss function."""
+    """Return the comparable facts of each submodule and of the loss function, by name."""
     found = {name: _facts(part) for name, part in step.named_modules()}
     return {**found, "loss_fn": _plain(_reached(step))}
 
 
 def _reached(step: TrainingStep) -> dict[str, Any]:
-    """What a loss function, and what it calls, reads that is none of their arguments, by name."""
+    """Return the non-argument values that the loss function and its callees read, by name."""
     found: dict[str, Any] = {}
     seen = {id(part) for part in step.modules()}
     waiting: list[tuple[str, object]] = [("", step.loss)]
@@ -109,7 +112,7 @@ def _reached(step: TrainingStep) -> dict[str, Any]:
 
 
 def _read_by(value: object) -> dict[str, Any]:
-    """What a function or a module reads, by name; nothing of a library's functions."""
+    """Return the values that a function or a module reads, by name; none for a library's function."""
     if isinstance(value, nn.Module):
         return {key: part for key, part in vars(value).items() if not key.startswith("_")}
     if isinstance(value, partial):
@@ -133,8 +136,10 @@ def _numbered(values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that can be compared, as they are now: constants, tuples, lists and dicts of them, functions
-    and classes."""
+    """Return a copy of the values that can be compared.
+
+    These are constants, tuples, lists and dicts of constants, functions and classes.
+    """
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, tuple | list | dict):
@@ -147,7 +152,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts(part: nn.Module) -> dict[str, Any]:
-    """What is said of a submodule."""
+    """Return the comparable facts of a submodule: its class, plain attributes and number of hooks."""
     found = _plain({k: v for k, v in vars(part).items() if k not in _TABLES})
     found["__class__"] = type(part)
     found.setdefault("forward", None)
@@ -160,20 +165,20 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def _has_same_values(one: Tensor, other: Tensor) -> bool:
-    """Not-a-number counts as equal to itself."""
+    """Tell whether two tensors are equal, with not-a-number equal to itself."""
     if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _called(name: str, attribute: str = "") -> str:
-    """`module.blocks.0`, `p` -> `'blocks.0.p'`."""
+    """Return a quoted name for messages: `module.blocks.0`, `p` -> `'blocks.0.p'`."""
     path = ".".join(filter(None, (name, attribute)))
     return repr(path.removeprefix(PREFIX)) if path not in ("", "module") else "the module"
 
 
 def check_constants(step: TrainingStep, known: Mapping[str, Any]) -> None:
-    """Raise UsageError where a call gives other values beside its tensors than the examples did."""
+    """Raise UsageError if a call's non-tensor values differ from the examples'."""
     given = step.constants
     for name in dict.fromkeys((*known, *given)):
         if name not in given or name not in known or not _is_same(given[name], known[name]):
@@ -185,10 +190,10 @@ def check_constants(step: TrainingStep, known: Mapping[str, Any]) -> None:
 
 
 class Named:
-    """The parameters and buffers of a module, each distinct one under the first of its names.
+    """The parameters and buffers of a module, each distinct tensor under the first of its names.
 
     Args:
-        trained: names of those that the graph has a gradient of.
+        trained: names of the parameters whose gradients the graph computes.
     """
 
     def __init__(self, module: nn.Module, trained: Collection[str]) -> None:
@@ -201,14 +206,15 @@ class Named:
 
     @property
     def names(self) -> Set[str]:
-        """All names, of tensors that have several, too."""
+        """All names, including every name of tensors that have several."""
         return self._first.keys()
 
     def tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        """What the module has now.
+        """Return the module's current tensors by their first names.
 
         Raises:
-            UsageError: a tensor was added, taken away, tied or untied, or is trained now and was not.
+            UsageError: a tensor was added, removed, tied or untied, or requires a gradient that the graph
+                does not compute.
         """
         now = _all(module)
         for name in (*self._first.keys() - now, *now.keys() - self._first):
@@ -237,7 +243,7 @@ def _all(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _first_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """By name, the first name of the same tensor."""
+    """Map each name to the first name of the same tensor."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
 

@@ -1,1 +1,1 @@
-"""Operators and functions that are taken apart into those that ONNX has."""
+"""Decompositions of operators and functions into those that ONNX has."""

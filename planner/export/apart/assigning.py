@@ -1,13 +1,15 @@
-"""`x[:, mask] = value` and `x[i, mask] = value`, where what is written does not depend on how many places
-the mask holds for: as one `torch.where`, whose gradients have shapes that a trace knows.
+"""Assignments through a mask, `x[:, mask] = value` and `x[i, mask] = value`, as one `torch.where`.
 
-    x[:, mask] = row           one value, or one for all places of the mask
-    x[3, mask] = row           the same in one row; the index may be a tensor of rank 0, or [1]
-    x[i[:, None], mask] = v    in several rows: all of them at all places
-    x[i, mask] = v             i of [n] beside a mask that holds n times: the nth place in row i[n]
+They apply if the value does not depend on the number of True elements. Their gradients have shapes that a
+trace knows.
 
-Where the last mask holds another number of times, what is written is NaN (PyTorch raises, or takes a
-single place for all rows).
+x[:, mask] = row           one value, or one for all positions of the mask
+x[3, mask] = row           the same in one row; the index may be a tensor of rank 0, or [1]
+x[i[:, None], mask] = v    in several rows: all of them at all positions
+x[i, mask] = v             i of [n], and a mask with n True elements: the nth position in row i[n]
+
+In the last form, a mask with another number of True elements writes NaN (PyTorch raises, or takes a
+single position for all rows).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch import Tensor
 
 
 def assigned(x: Tensor, index: Any, value: Any) -> None:
-    """`x[index] = value`, as PyTorch does it where it is none of these."""
+    """Perform `x[index] = value` by `torch.where` for these forms, and by PyTorch for others."""
     parts = index if isinstance(index, tuple) else (index,)
     masks = [p for p in parts if isinstance(p, Tensor) and p.dtype == torch.bool]
     rows = [p for p in parts if _is_row(p)]
@@ -38,7 +40,7 @@ def _others(parts: tuple[Any, ...], *known: list[Any]) -> list[Any]:
 
 
 def _is_row(part: Any) -> bool:
-    """Whether a part is an integer, or a tensor of integers that is a number, [n] or [n, 1]."""
+    """Tell whether a part is an integer, or an integer tensor of rank 0, [n] or [n, 1]."""
     if isinstance(part, Tensor):
         return part.dtype in (torch.int32, torch.int64) and (
             part.dim() < 2 or (part.dim() == 2 and part.shape[1] == 1)
@@ -47,7 +49,7 @@ def _is_row(part: Any) -> bool:
 
 
 def _chosen(x: Tensor, parts: tuple[Any, ...], value: Tensor) -> tuple[Tensor, Tensor] | None:
-    """(which elements of x are written, what with), either broadcast to x; None where PyTorch has to."""
+    """Return (mask of x's elements to write, values), both broadcastable to x; None for other forms."""
     spans = _spans(parts)
     first, last = spans[0][1], spans[-1][1] + spans[-1][2]
     is_together = last - first == sum(width for _, _, width in spans)
@@ -77,7 +79,7 @@ def _chosen(x: Tensor, parts: tuple[Any, ...], value: Tensor) -> tuple[Tensor, T
 
 
 def _spans(parts: tuple[Any, ...]) -> list[tuple[Any, int, int]]:
-    """(a mask or an index, the first axis that it is for, of how many), in order."""
+    """Return (mask or index, its first axis, its number of axes), in order."""
     found: list[tuple[Any, int, int]] = []
     axis = 0
     for part in parts:
@@ -89,14 +91,17 @@ def _spans(parts: tuple[Any, ...]) -> list[tuple[Any, int, int]]:
 
 
 def _along(x: Tensor, part: Tensor, axis: int, width: int) -> Tensor:
-    """A tensor of some axes of x, broadcast along the others."""
+    """Reshape a tensor of some axes of x to broadcast along the others."""
     return part.reshape(*[1] * axis, *part.shape, *[1] * (x.dim() - axis - width))
 
 
 def _rows(
     x: Tensor, row: Tensor, axis: int, ranks: Tensor | None, masked: tuple[Tensor, int, int]
 ) -> Tensor:
-    """Which rows of x along the axis are written: all of `row`, or at each place of the mask its own."""
+    """Return a mask of the rows of x to write along the axis.
+
+    These are all of `row`, or for each position of the mask its own row.
+    """
     size = x.shape[axis]
     row = torch.where(row < 0, row + size, row)
     places = _along(x, torch.arange(size), axis, 1)
@@ -107,10 +112,10 @@ def _rows(
 
 
 def _spread(x: Tensor, value: Tensor, span: tuple[int, int], common: int) -> Tensor | None:
-    """A value that is the same at all places, broadcast to x; None where it is none.
+    """Return a value that is equal at all positions, broadcastable to x; None for other values.
 
     Args:
-        span: the axes of x that are indexed, whose places take `common` axes of the value.
+        span: the indexed axes of x, whose positions take `common` axes of the value.
     """
     behind = x.dim() - span[1]
     start = max(value.dim() - behind - common, 0)
@@ -125,7 +130,7 @@ def _spread(x: Tensor, value: Tensor, span: tuple[int, int], common: int) -> Ten
 def _each(
     value: Tensor, place: int, ranks: Tensor, span: tuple[int, int], masked: tuple[Tensor, int, int]
 ) -> Tensor:
-    """Values, one for each place of the mask on their axis `place`, broadcast to what is assigned to."""
+    """Return values with one entry per position of the mask on axis `place`, broadcastable to x."""
     mask, at, width = masked
     found = value.index_select(place, ranks)
     ahead, behind = [1] * (at - span[0]), [1] * (span[1] - at - width)

@@ -1,4 +1,4 @@
-"""What operators do to complex numbers, as real ones: the rules of `planner.export.apart.complexes`."""
+"""Rules of operators on complex numbers as pairs of real ones, for `planner.export.apart.complexes`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _PARTWISE = frozenset(
         "zeros_like",
     }
 )  # fmt: skip
-"""Operators that do the same to both parts."""
+"""Operators that act on both parts alike."""
 
 
 def called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The operator on tensors whose parts are apart."""
+    """Apply an operator to tensors whose real and imaginary parts are separate."""
     name = target._schema.name.removeprefix("aten::")
     if name in _RULES:
         return _RULES[name](*args, **kwargs)
@@ -48,7 +48,7 @@ def called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             return [ComplexTensor(*pair) for pair in zip(real, imaginary, strict=True)]
         return ComplexTensor(real, imaginary)
     if name in _MAKERS:
-        # numbers to fill with are split as well
+        # Fill values are split as well.
         real, imaginary = (
             target(*(part(a) if isinstance(a, complex) else a for a in args), **options)
             for part in (_re, _im)
@@ -61,7 +61,7 @@ def called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 _FILLED = frozenset({"full", "scalar_tensor", "new_full"})
 _MAKERS = _FILLED | {"ones", "zeros", "empty", "new_ones"}
-"""Operators that make a tensor of a type that they are given."""
+"""Operators that create a tensor of a given type."""
 
 
 def _is_pair(value: Any) -> bool:
@@ -92,7 +92,7 @@ def _widened(value: Any) -> ComplexTensor:
 
 
 def _added(x: Any, y: Any, alpha: Any = 1, sign: int = 1) -> ComplexTensor:
-    """x ± alpha y, where either may be real, or a number."""
+    """Compute x ± alpha y, where either may be real, or a number."""
     factor = sign * alpha
     real, imaginary = _re(x) + _re(y) * factor, torch.zeros(())
     for side, times in ((x, 1), (y, factor)):
@@ -113,7 +113,7 @@ def _divided(x: Any, y: Any, **options: Any) -> Any:
 
 
 def _multiplied(x: Any, y: Any) -> ComplexTensor:
-    """A product; of the four real ones only those that may not be 0."""
+    """Multiply, leaving out the real products that are certainly 0."""
     a, b = (isinstance(side, ComplexTensor | complex) for side in (x, y))
     if a and b:
         return ComplexTensor(_re(x) * _re(y) - _im(x) * _im(y), _re(x) * _im(y) + _im(x) * _re(y))
@@ -131,14 +131,14 @@ def _size(x: ComplexTensor) -> Tensor:
 
 
 def _direction(x: ComplexTensor) -> ComplexTensor:
-    """x / |x|, 0 for 0."""
+    """Compute x / |x|, with 0 for 0."""
     size = _size(x)
     share = torch.where(size == 0, 0.0, 1 / torch.where(size == 0, 1.0, size))
     return ComplexTensor(x.re * share, x.im * share)
 
 
 def _scale(parts: Sequence[Tensor], norm: int, n: int) -> list[Tensor]:
-    """PyTorch's normalization: 0 none, 1 by the root of n, 2 by n."""
+    """Scale by PyTorch's normalization code: 0 for none, 1 for 1/√n, 2 for 1/n."""
     factor = {0: 1.0, 1: 1 / math.sqrt(n), 2: 1 / n}[norm]
     return list(parts) if factor == 1 else [part * factor for part in parts]
 
@@ -204,4 +204,4 @@ _RULES: dict[str, Callable[..., Any]] = {
     "view_as_complex": _view_as_complex,
     "view_as_real": lambda x: torch.stack([x.re, x.im], -1),
 }
-"""By operator, without overload: what they do to tensors whose parts are apart."""
+"""Rules by operator, without overload, for tensors whose parts are separate."""

@@ -1,10 +1,10 @@
-"""A traced graph without complex numbers: each complex tensor becomes two real ones.
+"""Rewrite a traced graph without complex numbers: each complex tensor becomes two real ones.
 
-ONNX has hardly an operator for complex numbers. So every node that reads or makes some is traced again,
-on the real and the imaginary parts: by the rules of `complex_rules`, and for arithmetic by PyTorch's own
-`torch._subclasses.complex_tensor`, which says how an operator is made of real ones. Gradients are
-traced before, so that they come along. Parameters, buffers and inputs that are complex are fed, and their
-gradients are given, as `torch.view_as_real` has them: [..., 2].
+ONNX has hardly any operator for complex numbers. Every node that reads or makes complex numbers is traced
+again on the real and imaginary parts. `complex_rules` has rules for this; arithmetic uses PyTorch's own
+`torch._subclasses.complex_tensor`, which defines operators by real ones. The gradients are part of the
+graph that is rewritten. Complex parameters, buffers and inputs are fed, and their gradients returned, in
+the form of `torch.view_as_real`: [..., 2].
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from planner.export.errors import ExportError, UnsupportedOperator
 from planner.export.trace.joint import JointGraph
 
 Made = fx.Node | tuple[fx.Node, fx.Node] | list[Any] | None
-"""What stands for a node: another one, or one for either part, or several of these."""
+"""Replacement of a node: another node, one for each part, or a list of these."""
 
 
 def is_complex(held: Any) -> bool:
-    """Whether a traced value is complex, or holds something that is."""
+    """Tell whether a traced value is complex, or a sequence with a complex tensor."""
     if isinstance(held, list | tuple):
         return any(map(is_complex, held))
     return isinstance(held, Tensor) and held.is_complex()
 
 
 def without_complex(joint: JointGraph) -> JointGraph:
-    """The same graph in real numbers; itself, where all are real.
+    """Return the graph in real numbers; return it unchanged if it is real.
 
     Raises:
-        UnsupportedOperator: an operator on complex numbers that is not known.
+        UnsupportedOperator: an operator has no rule for complex numbers.
     """
     nodes = joint.module.graph.nodes
     if not any(is_complex(node.meta.get("val")) for node in nodes):
@@ -68,7 +68,7 @@ def without_complex(joint: JointGraph) -> JointGraph:
 
 
 class _Rewriting:
-    """The new graph, and what stands for each node of the old one."""
+    """The new graph, and the replacement of each node of the old one."""
 
     def __init__(self, joint: JointGraph) -> None:
         self.owner, self.joint = joint.module, joint
@@ -80,7 +80,7 @@ class _Rewriting:
         self.merged: dict[fx.Node, fx.Node] = {}
 
     def add(self, node: fx.Node) -> None:
-        """Copy a node, or put others in its place."""
+        """Copy a node, or append its replacement."""
         held = node.meta.get("val")
         if node.op == "output":
             self.graph.output(fx.map_arg(node.args[0], self.whole))
@@ -108,7 +108,7 @@ class _Rewriting:
             self.made[node] = self.apart(node)
 
     def whole(self, node: fx.Node) -> fx.Node:
-        """One node for an old one: the parts, side by side on a last axis, where it is complex."""
+        """Return one node for an old one; complex parts are stacked on a last axis."""
         made = self.fed.get(node, self.made[node])
         if isinstance(made, fx.Node):
             return made
@@ -120,7 +120,7 @@ class _Rewriting:
         return self.merged[node]
 
     def constant(self, value: Tensor) -> fx.Node:
-        """A tensor that the graph holds."""
+        """Add a constant tensor to the graph."""
         name = f"_real_constant{sum(n.op == 'get_attr' for n in self.graph.nodes)}"
         while hasattr(self.owner, name):
             name += "_"
@@ -130,7 +130,7 @@ class _Rewriting:
         return made
 
     def value(self, operand: fx.Node) -> Any:
-        """What is known of an operand, in the one fake mode that all must be of."""
+        """Return an operand's traced value, in the one fake mode that all values must share."""
         held = operand.meta["val"]
         if not isinstance(held, Tensor) or getattr(held, "fake_mode", None) is self.mode:
             return held
@@ -138,7 +138,7 @@ class _Rewriting:
             return torch.empty(held.shape, dtype=held.dtype)
 
     def apart(self, node: fx.Node) -> Any:
-        """The operator, traced again on parts."""
+        """Trace the operator again on separate parts."""
         sources = node.all_input_nodes
         flat: list[fx.Node] = []
         for source in sources:
@@ -158,7 +158,7 @@ class _Rewriting:
             return self.traced(compute, flat, node)
         except ExportError:
             raise
-        except Exception as error:  # of any kind: PyTorch's rules raise what they like
+        except Exception as error:  # PyTorch's rules raise errors of any kind
             reason = "on complex numbers; their parts, by torch.view_as_real, are real"
             raise UnsupportedOperator(
                 str(node.target), f"{node.name}, which is complex", reason
@@ -167,7 +167,7 @@ class _Rewriting:
     def traced(
         self, compute: Callable[..., Any], operands: Sequence[fx.Node], node: fx.Node
     ) -> Any:
-        """Append what `compute` does to operands."""
+        """Append the operators that `compute` runs on operands."""
         values = [self.value(operand) for operand in operands]
         part = make_fx(compute, decomposition_table=decompositions())(*values)
         part.graph.eliminate_dead_code()
@@ -188,7 +188,7 @@ class _Rewriting:
 
 
 def _as_tuples(results: Any) -> Any:
-    """Pairs as tuples; results of several tensors as lists."""
+    """Return pairs of nodes as tuples, and results of several tensors as lists."""
     if isinstance(results, fx.Node) or results is None:
         return results
     found = [_as_tuples(result) for result in results]

@@ -1,6 +1,6 @@
-"""Connectionist temporal classification (Graves et al., 2006), for which ONNX has no operator.
+"""Connectionist temporal classification (Graves et al., 2006), which ONNX has no operator for.
 
-The recursion over the time steps is written in ordinary operations, which autograd takes like any other.
+The recursion over the time steps uses ordinary operators, which autograd differentiates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import _reduction as _Reduction
 from planner.export.errors import ExportError
 
 _NEVER = -1e30
-"""The logarithm of no probability at all. Not infinite: the difference of two such is a number."""
+"""Stand-in for the logarithm of probability 0; finite, because differences must not be NaN."""
 
 _NONE, _MEAN = 0, 1
 
@@ -29,15 +29,16 @@ def ctc_loss(
     *options: Any,
     **named: Any,
 ) -> Tensor:
-    """As `torch.nn.functional.ctc_loss` and `torch.ctc_loss`, whose last arguments are the blank, the
-    reduction (a word, or its code) and zero_infinity.
+    """Compute `torch.nn.functional.ctc_loss` and `torch.ctc_loss`.
+
+    Their last arguments are the blank, the reduction (a word, or its code) and zero_infinity.
 
     Args:
         log_probs: [time, batch, classes], or without the batch.
         targets: [batch, longest], padded; without a batch [longest].
 
     Raises:
-        ExportError: targets of several samples, one behind the other.
+        ExportError: the targets of several samples are concatenated.
     """
     blank, reduction, zero_infinity = _options(*options, **named)
     is_single = log_probs.dim() == 2
@@ -65,13 +66,13 @@ def ctc_loss(
 def _options(
     blank: int = 0, reduction: str | int = _MEAN, zero_infinity: bool = False
 ) -> tuple[int, int, bool]:
-    """The blank, the reduction as a code, and whether an infinite loss counts as 0."""
+    """Return the blank, the reduction's code, and whether an infinite loss counts as 0."""
     code = _Reduction.get_enum(reduction) if isinstance(reduction, str) else reduction
     return blank, code, zero_infinity
 
 
 def _column(lengths: Tensor | Sequence[int], batch: int) -> Tensor:
-    """Lengths as int64 [batch]."""
+    """Convert lengths to int64 [batch]."""
     if isinstance(lengths, Tensor):
         return lengths.long().reshape(batch)
     return torch.tensor(list(lengths), dtype=torch.int64)
@@ -80,7 +81,7 @@ def _column(lengths: Tensor | Sequence[int], batch: int) -> Tensor:
 def _log_likelihood(
     log_probs: Tensor, targets: Tensor, inputs: Tensor, lengths: Tensor, blank: int
 ) -> Tensor:
-    """[batch]: log of the probability of all alignments, by the forward variables alpha."""
+    """Return the log probability of all alignments, [batch], by the forward variables alpha."""
     steps, batch, classes = log_probs.shape
     longest = targets.shape[1]
     labels = targets.clamp(0, classes - 1)
@@ -89,7 +90,7 @@ def _log_likelihood(
     states = torch.cat([between, torch.full_like(labels[:, :1], blank)], 1)
     emitted = log_probs.gather(2, states.expand(steps, batch, 2 * longest + 1))
     never = torch.full_like(emitted[0], _NEVER)
-    # from one label to the next without a blank between, unless they are the same
+    # A path may skip a blank between two labels, unless they are equal.
     is_other = (states[:, 2:] != states[:, :-2]) & (states[:, 2:] != blank)
     may_skip = torch.cat([torch.zeros_like(is_other[:, :1]).expand(batch, 2), is_other], 1)
     is_start = torch.arange(2 * longest + 1) < 2
@@ -107,6 +108,6 @@ def _log_likelihood(
 
 
 def _log_sum(terms: Tensor) -> Tensor:
-    """Logarithm of the sum of exponentials over the first axis."""
+    """Return the logarithm of the sum of exponentials over the first axis."""
     largest = terms.detach().amax(0)
     return (terms - largest).exp().sum(0).log() + largest

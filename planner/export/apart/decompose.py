@@ -1,10 +1,10 @@
-"""Operators that PyTorch takes apart as it traces: those with no rule of ours and no translation.
+"""Select the operators that PyTorch decomposes while it traces.
 
-`torch._decomp` says how an operator is made of others, for nearly every one of a backward pass. A rule of
-ours comes first: it makes fewer nodes, or saves less from forward to backward. Then torchlib, if the
-operator has one result; those with more save values that only its own backward operator understands, and
-are taken apart together with that. In other types than float32 PyTorch comes before torchlib, which has
-some constants as float32.
+`torch._decomp` has a decomposition for nearly every operator of a backward pass. A rule of ours has
+priority: it makes fewer nodes, or saves less from forward to backward. Next comes torchlib, if the
+operator has one result; an operator with more results saves values that only its own backward operator
+reads, and both are decomposed together. For other types than float32, PyTorch's decomposition precedes
+torchlib, which has some constants as float32.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _LEADS_NOWHERE = frozenset(
         "special_zeta",
     }
 )
-"""Taken apart into operators of PyTorch's compiler (`prims`), which nothing translates."""
+"""Operators with decompositions into `prims` of PyTorch's compiler, which nothing lowers."""
 
 
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """What PyTorch's tracer is to take apart, and how."""
+    """Return the decompositions that PyTorch's tracer applies, by operator."""
     found: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
     for operator, how in decomposition_table.items():
         if not isinstance(operator, torch._ops.OpOverload) or operator.namespace != "aten":
@@ -73,7 +73,7 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
 
 
 def _unless_float32(how: Callable[..., Any]) -> Callable[..., Any]:
-    """A decomposition that leaves operators on float32, and on no floating point, whole."""
+    """Wrap a decomposition to leave operators whole if all their floats are float32."""
 
     @functools.wraps(how)
     def decompose(*args: Any, **kwargs: Any) -> Any:

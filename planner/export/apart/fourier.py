@@ -1,9 +1,9 @@
 """Discrete Fourier transforms as products of real matrices.
 
-ONNX's DFT has no kernel on most providers, and no other operator is like it. A product with the
-transform's matrix is exact to rounding and runs everywhere. A length that factors is taken apart (Cooley
-and Tukey 1965), so that n numbers take n times the sum of the factors of n, not n²; primes are taken
-whole.
+ONNX's DFT has no kernel on most providers, and no other operator replaces it. A product with the
+transform's matrix is exact to rounding and runs everywhere. A composite length is factored (Cooley and
+Tukey 1965), which takes n times the sum of n's factors in place of n² operations; a prime length is one
+product.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 _WHOLE = 64
-"""Up to this length one product is cheaper than several of its factors and the copies between them."""
+"""Length up to which one product costs less than products of its factors and the copies between them."""
 
 Pair = tuple[Tensor, Tensor]
 """Real and imaginary parts, of one shape."""
 
 
 def transform(re: Tensor, im: Tensor | None, axis: int, *, forward: bool) -> Pair:
-    """sum over t of x[t] exp(∓2πi kt/n) along an axis, without a factor in front.
+    """Compute the sum over t of x[t] exp(∓2πi kt/n) along an axis, without scaling.
 
     Args:
-        im: None where it is zero.
-        forward: the exponent is negative.
+        im: imaginary part; None if it is zero.
+        forward: whether the exponent is negative.
     """
     moved = re.movedim(axis, -1), None if im is None else im.movedim(axis, -1)
     found_re, found_im = _along_last(*moved, -1 if forward else 1)
@@ -35,7 +35,7 @@ def transform(re: Tensor, im: Tensor | None, axis: int, *, forward: bool) -> Pai
 
 
 def halved(x: Tensor, axis: int) -> Pair:
-    """The first n // 2 + 1 of a real signal's transform along an axis; the others mirror them."""
+    """Return the first n // 2 + 1 elements of a real signal's transform; the others mirror them."""
     n = int(x.shape[axis])
     kept = n // 2 + 1
     if n > _WHOLE and _factor(n) > 1:
@@ -48,10 +48,10 @@ def halved(x: Tensor, axis: int) -> Pair:
 
 
 def from_half(re: Tensor, im: Tensor, axis: int, n: int) -> Tensor:
-    """The real signal of n numbers whose transform begins with these n // 2 + 1, times n."""
+    """Return n times the real signal of length n whose transform starts with n // 2 + 1 elements."""
     kept = n // 2 + 1
     re, im = (_cut(part.movedim(axis, -1), kept) for part in (re, im))
-    mirrored = slice(1, n - n // 2)  # neither the first nor, for an even n, the middle one
+    mirrored = slice(1, n - n // 2)  # excludes the first and, for an even n, the middle one
     if n > _WHOLE and _factor(n) > 1:
         full_re = torch.cat([re, re[..., mirrored].flip(-1)], -1)
         full_im = torch.cat([im, -im[..., mirrored].flip(-1)], -1)
@@ -63,7 +63,7 @@ def from_half(re: Tensor, im: Tensor, axis: int, n: int) -> Tensor:
 
 
 def _cut(part: Tensor, length: int) -> Tensor:
-    """As many places of the last axis, filled up with zeros."""
+    """Cut or zero-pad the last axis to a length."""
     missing = length - int(part.shape[-1])
     return part[..., :length] if missing <= 0 else torch.nn.functional.pad(part, (0, missing))
 
@@ -74,7 +74,7 @@ def _along_last(re: Tensor, im: Tensor | None, sign: int) -> Pair:
     if rows == 1:
         cos, sin = _matrices(n, n, n, re.dtype)
         return _times(re, im, cos, sin * sign)
-    # t = t1 columns + t2 and k = k1 + rows k2: over t1, a turn by t2 k1 / n, then over t2
+    # t = t1 columns + t2 and k = k1 + rows k2: sum over t1, rotate by t2 k1 / n, then sum over t2.
     columns = n // rows
     shape = [rows, columns]
     parts = [None if p is None else p.unflatten(-1, shape).transpose(-1, -2) for p in (re, im)]
@@ -95,12 +95,12 @@ def _times(re: Tensor, im: Tensor | None, cos: Tensor, sin: Tensor) -> Pair:
 
 @cache
 def _matrices(rows: int, columns: int, n: int, dtype: torch.dtype) -> Pair:
-    """(cos, sin) of 2π jk / n, [rows, columns], each rounded once."""
+    """Return (cos, sin) of 2π jk / n, [rows, columns], each rounded once."""
     turns = np.outer(np.arange(rows), np.arange(columns)) % n
     angles = 2 * math.pi / n * turns
     return tuple(torch.from_numpy(f(angles)).to(dtype) for f in (np.cos, np.sin))  # pyright: ignore[reportReturnType]
 
 
 def _factor(n: int) -> int:
-    """The largest factor of n up to its root."""
+    """Return the largest factor of n up to its square root."""
     return next(k for k in range(math.isqrt(n), 0, -1) if n % k == 0)

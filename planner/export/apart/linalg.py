@@ -1,9 +1,8 @@
-"""Linear algebra of small matrices, spelled out: ONNX has no operator for it but Det.
+"""Linear algebra of small matrices, unrolled: ONNX has no operator for it except Det.
 
-Each elimination is written out step by step, a dozen nodes for a row, which is for the matrices of a
-flow, a pose or a covariance, not for large ones: sizes are fixed, and at most 32. Gradients are written
-in terms of the inverse, as PyTorch's own are, and so are of few nodes. There are no checks for what is
-singular.
+Each elimination is unrolled step by step, about a dozen nodes per row. This suits the matrices of a flow,
+a pose or a covariance, not large ones: sizes are fixed, and at most 32. Gradients are expressed by the
+inverse, as PyTorch's are, and need few nodes. Singular matrices are not detected.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from planner.export.errors import ExportError
 from planner.export.lines import line_of_user
 
 LARGEST = 32
-"""Rows of the largest matrix that is written out."""
+"""Largest number of rows of a matrix that is unrolled."""
 
 _TERMS = 12
-"""Of the series of the matrix exponential: for norms up to 1/2, beyond float64's last digit."""
+"""Terms of the matrix exponential's series: for norms up to 1/2, exact beyond float64's last digit."""
 
 _SQUARINGS = 16
-"""The matrix exponential is exact up to a norm of 2 ** 15."""
+"""Number of squarings: the matrix exponential is exact up to a norm of 2 ** 15."""
 
 
 def _size(a: Tensor, what: str) -> int:
@@ -46,17 +45,17 @@ def _mirrored(a: Tensor) -> Tensor:
 
 
 class _Spelled(Function):
-    """A function with a gradient of its own, which `torch.func.vmap` gets through as well."""
+    """An autograd function with its own gradient, which `torch.func.vmap` supports as well."""
 
     generate_vmap_rule = True
 
 
 class _Eliminated(_Spelled):
-    """[..., n, n] -> (inverse, pivots [..., n], sign of the order of the rows [...])."""
+    """Elimination of [..., n, n] -> (inverse, pivots [..., n], sign of the row permutation [...])."""
 
     @staticmethod
     def forward(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Gauss and Jordan, the row with the largest number first."""
+        """Eliminate by Gauss-Jordan with partial pivoting."""
         n = a.shape[-1]
         rows = torch.arange(n)
         work = torch.cat([a, torch.eye(n, dtype=a.dtype).expand(a.shape)], -1)
@@ -88,14 +87,14 @@ class _Eliminated(_Spelled):
 
     @staticmethod
     def backward(ctx: Any, d_inverse: Tensor, *_: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of the inverse alone: the pivots are used through `_Determinant`."""
+        """Return the gradient through the inverse only: the pivots are used through `_Determinant`."""
         (inverse,) = ctx.saved_tensors
         turned = _mirrored(inverse)
         return -(turned @ d_inverse @ turned)
 
 
 class _Cholesky(_Spelled):
-    """[..., n, n], symmetric and positive -> (lower factor, its inverse)."""
+    """Cholesky factorization of [..., n, n], symmetric and positive -> (lower factor, its inverse)."""
 
     @staticmethod
     def forward(a: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -126,7 +125,7 @@ class _Cholesky(_Spelled):
 
 
 def _triangle_inverse(lower: Tensor) -> Tensor:
-    """Of a lower triangle, row by row."""
+    """Invert a lower triangle, row by row."""
     n = lower.shape[-1]
     one = torch.eye(n, dtype=lower.dtype)
     found = (one[:1] / lower[..., :1, :1]).expand(*lower.shape[:-2], 1, n)
@@ -154,8 +153,10 @@ class _Triangle(_Spelled):
 
 
 class _Solved(_Spelled):
-    """(The solution, the inverse of `lower`) of `lower @ mirrored(lower) @ x = b`. What is above the
-    triangle does not count; its gradient is PyTorch's, which is not 0."""
+    """Solution of `lower @ mirrored(lower) @ x = b` -> (x, the inverse of `lower`).
+
+    Elements above the triangle are ignored; their gradient is PyTorch's, which is not 0.
+    """
 
     @staticmethod
     def forward(b: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -177,7 +178,7 @@ class _Solved(_Spelled):
 
 
 class _Logarithm(_Spelled):
-    """(log |det a|, from a and what is known of it); its gradient is the inverse, turned."""
+    """log |det a|, from a, its inverse and its pivots; the gradient is the transposed inverse."""
 
     @staticmethod
     def forward(a: Tensor, inverse: Tensor, pivots: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -210,14 +211,14 @@ class _Determinant(_Spelled):
 
 
 class SLogDet(NamedTuple):
-    """As `torch.linalg.slogdet` gives it."""
+    """Result of `slogdet`, with the fields of `torch.linalg.slogdet`."""
 
     sign: Tensor
     logabsdet: Tensor
 
 
 def inv(A: Tensor) -> Tensor:
-    """`torch.linalg.inv`."""
+    """Compute `torch.linalg.inv`."""
     _size(A, "torch.linalg.inv")
     return _Eliminated.apply(A)[0]  # pyright: ignore[reportIndexIssue, reportReturnType, reportOptionalSubscript]
 
@@ -227,7 +228,7 @@ def _eliminated(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def det(A: Tensor) -> Tensor:
-    """`torch.linalg.det`; the gradient of a singular matrix is not finite."""
+    """Compute `torch.linalg.det`; the gradient of a singular matrix is not finite."""
     _size(A, "torch.linalg.det")
     inverse, pivots, sign = _eliminated(A)
     value = pivots[..., 0]
@@ -237,7 +238,7 @@ def det(A: Tensor) -> Tensor:
 
 
 def slogdet(A: Tensor) -> SLogDet:
-    """`torch.linalg.slogdet`."""
+    """Compute `torch.linalg.slogdet`."""
     _size(A, "torch.linalg.slogdet")
     inverse, pivots, sign = _eliminated(A)
     signs = pivots.sign()
@@ -247,13 +248,13 @@ def slogdet(A: Tensor) -> SLogDet:
 
 
 def logdet(A: Tensor) -> Tensor:
-    """`torch.logdet`: NaN where the determinant is negative."""
+    """Compute `torch.logdet`: NaN if the determinant is negative."""
     found = slogdet(A)
     return torch.where(found.sign < 0, math.nan, found.logabsdet)
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """`torch.linalg.solve`: the inverse's product, and what is left of B once more."""
+    """Compute `torch.linalg.solve` by the inverse, with one step of refinement on the residual."""
     is_vector = B.dim() == 1 or (A.dim() - 1 == B.dim() and B.shape == A.shape[:-1])
     if not left:
         return _mirrored(solve(_mirrored(A), _mirrored(B)))
@@ -265,7 +266,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """`torch.linalg.cholesky`."""
+    """Compute `torch.linalg.cholesky`."""
     _size(A, "torch.linalg.cholesky")
     lower = _Cholesky.apply(A)[0]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript]
     return _mirrored(lower) if upper else lower  # pyright: ignore[reportArgumentType, reportReturnType]
@@ -274,7 +275,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """`torch.linalg.solve_triangular`."""
+    """Compute `torch.linalg.solve_triangular`."""
     n = _size(A, "torch.linalg.solve_triangular")
     lower = (_mirrored(A) if upper else A).tril()
     if unitriangular:
@@ -285,7 +286,7 @@ def solve_triangular(
 
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
-    """`torch.cholesky_solve`."""
+    """Compute `torch.cholesky_solve`."""
     _size(L, "torch.cholesky_solve")
     lead = torch.broadcast_shapes(B.shape[:-2], L.shape[:-2])
     lower = _mirrored(L) if upper else L
@@ -294,14 +295,13 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
 
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
-    """`torch.cholesky_inverse`."""
+    """Compute `torch.cholesky_inverse`."""
     one = torch.eye(_size(L, "torch.cholesky_inverse"), dtype=L.dtype)
     return cholesky_solve(one.expand(L.shape), L, upper)
 
 
 def matrix_exp(A: Tensor) -> Tensor:
-    """`torch.linalg.matrix_exp`: a series of the matrix scaled below 1/2, squared as often as it was
-    halved."""
+    """Compute `torch.linalg.matrix_exp` by a series below norm 1/2, squared repeatedly."""
     n = _size(A, "torch.linalg.matrix_exp")
     norm = A.detach().abs().sum(-2).amax(-1)[..., None, None]
     halvings = torch.ceil(torch.log2(norm.clamp_min(1e-30))).clamp(-1, _SQUARINGS - 1) + 1

@@ -1,7 +1,7 @@
-"""Operators taken apart by rules of our own, where PyTorch has none, or one that leads nowhere.
+"""Decompositions of our own, for operators where PyTorch has none, or one that nothing lowers.
 
-Each is a function of the operator's arguments, in PyTorch. They run below autograd: what has a gradient
-has the one that PyTorch gives the whole.
+Each is a function of the operator's arguments, in PyTorch. They run below autograd: gradients are those
+of PyTorch's whole operator.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def kthvalue(x: Tensor, k: int, axis: int = -1, keep: bool = False) -> tuple[Ten
 
 
 def median(x: Tensor, axis: int, keep: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower of the two in the middle; the first NaN, where there is one."""
+    """Return the lower of the two middle elements and its position; the first NaN, if any."""
     values, places = kthvalue(x, (int(x.shape[axis]) + 1) // 2, axis, keep)
     if not x.is_floating_point():
         return values, places
@@ -55,7 +55,7 @@ def median(x: Tensor, axis: int, keep: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def nanmedian(x: Tensor, axis: int, keep: bool = False) -> tuple[Tensor, Tensor]:
-    """The median of those that are numbers."""
+    """Return the median of the elements that are not NaN, and its position."""
     values, places = torch.sort(x, axis)
     counts = (~torch.isnan(x)).to(torch.int64).sum(axis, keepdim=True)
     middle = (counts - 1).clamp_min(0) // 2
@@ -72,7 +72,7 @@ def nanmedian_of_all(x: Tensor) -> Tensor:
 
 
 def mode(x: Tensor, axis: int = -1, keep: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest of the most frequent values, and where the last of them is."""
+    """Return the smallest of the most frequent values, and the position of its last occurrence."""
     values, places = torch.sort(x, dim=axis, stable=True)
     values, places = values.movedim(axis, -1), places.movedim(axis, -1)
     counts = (values.unsqueeze(-1) == values.unsqueeze(-2)).to(torch.int64).sum(-1)
@@ -85,7 +85,10 @@ def mode(x: Tensor, axis: int = -1, keep: bool = False) -> tuple[Tensor, Tensor]
 
 
 def _running(x: Tensor, axis: int, sign: int) -> tuple[Tensor, Tensor]:
-    """Of ever more elements the largest, and the last place of it, or of NaN: n² comparisons."""
+    """Return the running maximum (minimum for sign -1) and its last position, or that of the last NaN.
+
+    It takes n² comparisons.
+    """
     rows = x.movedim(axis, -1)
     n = int(rows.shape[-1])
     upto = torch.ones(n, n, dtype=torch.bool).tril()
@@ -122,11 +125,11 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many edges are below each element: [..., edges], [..., n] -> [..., n]."""
+    """Count the edges below each element: [..., edges], [..., n] -> [..., n]."""
     if sorter is not None:
         edges = edges.gather(-1, sorter)
     edge, at = edges.unsqueeze(-2) if edges.dim() > 1 else edges, x.unsqueeze(-1)
-    # not of these, and so NaN is behind the last
+    # Negated, which counts all edges for NaN.
     counted = ~(edge > at) if right or side == "right" else ~(edge >= at)
     return counted.to(torch.int64).sum(-1).to(torch.int32 if out_int32 else torch.int64)
 
@@ -149,12 +152,12 @@ def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> T
 
 
 def _ranks(mask: Tensor) -> Tensor:
-    """For each place, flat: of how many earlier ones the mask holds."""
+    """Return the flat rank of each element among the mask's True elements."""
     return (mask.reshape(-1).to(torch.int64).cumsum(0) - 1).clamp_min(0)
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The elements of the source, in order, where the mask holds."""
+    """Copy the elements of the source, in order, to the mask's True positions."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     mask, flat = mask.expand(shape), source.reshape(-1)
     ranks = _ranks(mask).clamp_max(flat.shape[0] - 1)
@@ -162,7 +165,7 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def masked_scatter_backward(dy: Tensor, mask: Tensor, shape: list[int]) -> Tensor:
-    """Gradient of the source."""
+    """Return the gradient of the source of `masked_scatter`."""
     kept = torch.where(mask, dy, torch.zeros((), dtype=dy.dtype)).reshape(-1)
     count = math.prod(shape)
     ranks = _ranks(mask.expand(dy.shape)).clamp_max(count - 1)
@@ -173,11 +176,11 @@ def masked_scatter_backward(dy: Tensor, mask: Tensor, shape: list[int]) -> Tenso
 
 
 def _largest(x: Tensor, windows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The largest of each window, and where it is in the flat plane.
+    """Return the largest element of each window, and its position in the flat plane.
 
     Args:
         x: [..., *sizes].
-        windows: for each size, places [..., out, in the window].
+        windows: positions [..., out, in the window], for each size.
     """
     count = len(windows)
     sizes = [int(size) for size in x.shape[-count:]]
@@ -199,7 +202,7 @@ def _largest(x: Tensor, windows: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _adaptive(size: int, out: int) -> Tensor:
-    """Windows that cover a size in equal shares, the short ones with their last place again."""
+    """Return windows that cover a size in equal shares; short windows repeat their last position."""
     starts = [i * size // out for i in range(out)]
     ends = [-(-(i + 1) * size // out) for i in range(out)]
     width = max(end - start for start, end in zip(starts, ends, strict=True))
@@ -217,12 +220,12 @@ def adaptive_max_pool(x: Tensor, out: list[int]) -> tuple[Tensor, Tensor]:
 def fractional_max_pool(
     x: Tensor, kernel: list[int], out: list[int], samples: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Graham (2014): windows of one size, whose starts are as far apart as a drawn number says."""
+    """Pool as in Graham (2014): windows of one size, whose starts have drawn spacings."""
     rank = len(out)
     windows: list[Tensor] = []
     lead = list(x.shape[: x.dim() - rank])
     for axis, (size, k, o) in enumerate(zip(x.shape[-rank:], kernel, out, strict=True)):
-        # PyTorch draws for the width first in two dimensions, and last in three
+        # PyTorch uses the width's sample first in two dimensions, and last in three.
         u = samples.reshape([*lead, rank])[..., rank - 1 - axis if rank == 2 else axis].unsqueeze(
             -1
         )
@@ -235,7 +238,7 @@ def fractional_max_pool(
 
 
 def _put_back(dy: Tensor, x: Tensor, places: Tensor, rank: int) -> Tensor:
-    """Each gradient, added where its element came from."""
+    """Scatter-add each gradient to the position of its element."""
     lead = list(x.shape[:-rank])
     zeros = torch.zeros_like(x).reshape([*lead, -1])
     added = zeros.scatter_add(-1, places.reshape([*lead, -1]), dy.reshape([*lead, -1]))
@@ -246,7 +249,7 @@ def _put_back(dy: Tensor, x: Tensor, places: Tensor, rank: int) -> Tensor:
 
 
 def _weights(mode: str, size: int, out: int, align: bool, scale: float | None) -> Tensor:
-    """What each new row takes of each old one, [out, size], by PyTorch's own kernel."""
+    """Return each new row's weights of the old rows, [out, size], computed by PyTorch's kernel."""
     function = getattr(aten, f"_upsample_{mode}2d_aa").default
     with _disable_current_modes():
         rows = torch.eye(size).reshape(size, 1, size, 1).repeat(1, 1, 1, 2)
@@ -277,7 +280,7 @@ def _resized(mode: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
 
 
 def replication_pad(x: Tensor, widths: list[int]) -> Any:
-    """By the places of the elements where a width is negative, which ONNX Runtime does not do."""
+    """Pad or crop by gathering, if a width is negative, which ONNX Runtime does not support."""
     if min(widths) >= 0:
         return NotImplemented
     for back in range(len(widths) // 2):
@@ -297,7 +300,9 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    """Of all axes, which torchlib does not keep; of the largest, by that."""
+    """Compute the norm over all axes with the axes named; infinite orders by the extreme element.
+
+    torchlib ignores `keep` if no axes are named."""
     each = axes or list(range(x.dim()))
     if math.isinf(order) and dtype in (None, x.dtype) and not x.is_complex():
         size = x.abs()
@@ -314,7 +319,7 @@ def std(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Tensor:
-    """By deviations as shares of the largest, so that no square is out of range."""
+    """Compute the deviation from differences scaled by the largest, which keeps squares in range."""
     each = axes or list(range(x.dim()))
     count = math.prod(x.shape[axis] for axis in each)
     apart = x - x.mean(each, keepdim=True)
@@ -343,7 +348,7 @@ def angle(x: Tensor) -> Any:
 
 
 def whole(x: Tensor, **_: Any) -> Any:
-    """Rounding of what is whole already; ONNX rounds floating point alone."""
+    """Return integers unchanged; ONNX rounds only floating point."""
     return NotImplemented if x.is_floating_point() else x.clone()
 
 
@@ -408,4 +413,4 @@ PARTS: dict[Any, Callable[..., Any]] = {
         (aten.ceil.default, aten.floor.default, aten.round.default, aten.trunc.default), whole
     ),
 }
-"""By operator, how it is taken apart; NotImplemented leaves a form of it whole."""
+"""Decompositions by operator; one returns NotImplemented to leave a form whole."""

@@ -1,8 +1,8 @@
-"""Fake quantization, as PyTorch's kernels compute it, in operators that ONNX has.
+"""Fake quantization as PyTorch's kernels compute it, in operators that ONNX has.
 
-Rounding has no gradient: each operator has one of its own (straight-through, or learned), which is taken
-apart here beside it. Source: aten/src/ATen/native/quantized (fake_quant_per_tensor_affine.cpp,
-fake_quant_per_channel_affine.cpp), and of the observer fused_obs_fake_quant.cpp with
+Rounding has no gradient: each operator has its own backward operator (straight-through, or learned),
+which is decomposed here too. Source: aten/src/ATen/native/quantized (fake_quant_per_tensor_affine.cpp,
+fake_quant_per_channel_affine.cpp), and for the observer fused_obs_fake_quant.cpp with
 `ChooseQuantizationParams` (cpu/QuantUtils.h).
 """
 
@@ -19,15 +19,15 @@ from planner.export.errors import ExportError
 aten = torch.ops.aten
 
 _SMALLEST = 6.1e-5
-"""Scales below are widened to it (SMALL_SCALE_THRESHOLD)."""
+"""Least scale: smaller ones are raised to it (SMALL_SCALE_THRESHOLD)."""
 
 
 QUANTIZE: dict[Any, Callable[..., Any]] = {}
-"""By operator, how it is taken apart."""
+"""Decompositions by operator."""
 
 
 def takes_apart(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register what an operator is made of, as a function of its arguments."""
+    """Register the decomposition of an operator, a function of its arguments."""
 
     def register(how: Callable[..., Any]) -> Callable[..., Any]:
         QUANTIZE[operator] = how
@@ -42,7 +42,7 @@ def _rounded(x: Tensor, scale: Any, zero: Any) -> Tensor:
 
 @takes_apart(aten.fake_quantize_per_tensor_affine_cachemask.default)
 def per_tensor(x: Tensor, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """(quantized and back, where the gradient passes)."""
+    """Return (dequantized values, mask of the elements that pass the gradient)."""
     steps = _rounded(x, scale, zero)
     return (steps.clamp(low, high) - zero) * scale, (steps >= low) & (steps <= high)
 
@@ -51,7 +51,7 @@ def per_tensor(x: Tensor, scale: Any, zero: Any, low: int, high: int) -> tuple[T
 def switched(
     x: Tensor, scale: Tensor, zero: Tensor, enabled: Tensor, low: int, high: int
 ) -> tuple[Tensor, Tensor]:
-    """The same, where that is switched on."""
+    """Quantize like `per_tensor` if enabled; else return x and a mask of True."""
     made, passed = per_tensor(x, scale, zero.to(x.dtype), low, high)
     is_on = enabled.reshape(()) != 0
     return torch.where(is_on, made, x), passed | ~is_on
@@ -61,7 +61,7 @@ def switched(
 def per_channel(
     x: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int
 ) -> tuple[Tensor, Tensor]:
-    """A scale for each place along the axis."""
+    """Quantize like `per_tensor`, with a scale for each position along the axis."""
     return per_tensor(x, _along(scale, x, axis), _along(zero.to(x.dtype), x, axis), low, high)
 
 
@@ -78,7 +78,7 @@ def _learned(x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int) -> Ten
 def _learned_gradients(
     dy: Tensor, x: Tensor, scale: Tensor, zero: Tensor, low: int, high: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of x, and of scale and zero point element by element (Jain et al. 2020, LSQ+)."""
+    """Return the gradients of x, and of scale and zero point per element (Jain et al. 2020, LSQ+)."""
     zero = torch.round(zero.clamp(low, high))
     steps = _rounded(x, scale, zero)
     kept = steps.clamp(low, high)
@@ -135,7 +135,7 @@ def learned_channels_backward(
 def _parameters(
     least: Tensor, most: Tensor, low: int, high: int, symmetric: bool
 ) -> tuple[Tensor, Tensor]:
-    """(scale, zero point) for what was seen between least and most, float64."""
+    """Return (scale, zero point) for values observed between `least` and `most`, in float64."""
     least, most = least.double(), most.double()
     on_both_sides = (least < 0) & (most > 0) & symmetric
     below, above = -((high - low) // 2 + 1), (high - low) // 2
@@ -146,7 +146,7 @@ def _parameters(
     scale = torch.where(scale.float() == 0, 0.1, scale)
     widened = _SMALLEST / scale
     is_small = widened > 1
-    # of a range on one side the other end stays 0
+    # The other end of a one-sided range stays 0.
     least = torch.where(is_small, least * widened, least)
     most = torch.where(is_small, most * widened, most)
     scale = torch.where(is_small, _SMALLEST, scale)
@@ -172,7 +172,7 @@ def observed(
     by_channel: bool = False,
     symmetric: bool = False,
 ) -> tuple[Tensor, ...]:
-    """(quantized and back, where the gradient passes, the new range and parameters)."""
+    """Return (dequantized values, mask that passes the gradient, the new range and parameters)."""
     if not least.numel():
         raise ExportError(
             "the observer of fake quantization by channel has no ranges yet, whose shape the first run "

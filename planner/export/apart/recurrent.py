@@ -1,7 +1,7 @@
-"""Recurrent layers on one another with dropout between them, layer by layer.
+"""Stacked recurrent layers with dropout between them, traced layer by layer.
 
-PyTorch's decomposition of the whole stack leaves the dropout out: it asks for `num_layers < i - 1` with i
-a layer's number, which is never so (torch/_decomp/decompositions.py).
+PyTorch's decomposition of the whole stack omits the dropout: it tests `num_layers < i - 1` with i a
+layer's number, which is never true (torch/_decomp/decompositions.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 
 def by_layer(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A stand-in for `torch.lstm`, `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu`.
+    """Return a stand-in for `torch.lstm`, `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu`.
 
     Args:
-        run: that function: for one layer, and for what needs no dropout or is packed.
+        run: that function; it runs single layers, and calls without dropout or on packed sequences.
     """
 
     def stacked(*args: Any) -> Any:
-        # of a packed sequence, the weights come fourth
+        # For a packed sequence, the weights are the fourth argument.
         if len(args) != 9 or not isinstance(args[3], bool):
             return run(*args)
         x, state, weights, has_biases, layers, dropout, train, both_ways, batch_first = args
@@ -45,7 +45,7 @@ def by_layer(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _part(state: Any, start: int, end: int) -> Any:
-    """The state of some layers."""
+    """Return the state of some layers."""
     if isinstance(state, Tensor):
         return state[start:end]
     return tuple(part[start:end] for part in state)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 _MODES = ("bilinear", "nearest", "bicubic")
 _CUBIC = -0.75
-"""How far the cubic reaches below zero, as PyTorch has it."""
+"""Coefficient of the cubic convolution, PyTorch's value."""
 
 
 def grid_sample(
@@ -23,14 +23,14 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """Elements of an image at places between its own: one gather for each neighbour of a place.
+    """Sample an image at arbitrary positions, with one gather for each neighbour of a position.
 
     Args:
         x: [samples, channels, *sizes], of two or three sizes.
         grid: [samples, *places, axes]: coordinates from -1 to 1, the last axis of the image first.
-        mode: of interpolation.
-        padding_mode: what is outside: zeros, the border, or the reflection.
-        align_corners: -1 and 1 are the centres of the corners, not their outer edges.
+        mode: interpolation mode.
+        padding_mode: values outside of the image: zeros, the border, or the reflection.
+        align_corners: whether -1 and 1 are the centres of the corner elements, not their outer edges.
     """
     if mode not in _MODES:
         return F.grid_sample(x, grid, mode, padding_mode, align_corners)
@@ -51,14 +51,14 @@ def grid_sample(
 
 
 def _place(coordinate: Tensor, size: int, *, align: bool) -> Tensor:
-    """From [-1, 1] to a place among `size` elements, which need not be whole or inside."""
+    """Map a coordinate in [-1, 1] to a position among `size` elements, maybe fractional or outside."""
     if align:
         return (coordinate + 1) / 2 * (size - 1)
     return ((coordinate + 1) * size - 1) / 2
 
 
 def _inside(place: Tensor, size: int, padding: str, *, align: bool) -> Tensor:
-    """The place that stands for one outside, where there is such a place."""
+    """Move a position outside of the image inside, as the padding mode requires."""
     if padding == "zeros":
         return place
     if padding == "reflection":
@@ -74,7 +74,7 @@ def _inside(place: Tensor, size: int, padding: str, *, align: bool) -> Tensor:
 
 
 def _between(rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The corners around each place, by how near they are."""
+    """Interpolate linearly between the corners around each position."""
     floors = [place.floor() for place in places]
     shares = [place - floor for place, floor in zip(places, floors, strict=True)]
     found = None
@@ -90,7 +90,7 @@ def _between(rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int]) -> Te
 def _through_cubics(
     rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int], padding: str, *, align: bool
 ) -> Tensor:
-    """The four neighbours on each axis, by a cubic of how far they are; each is moved inside alone."""
+    """Interpolate by a cubic of four neighbours on each axis, each moved inside on its own."""
     floors = [place.detach().floor() for place in places]
     shares = [_cubic(place - floor) for place, floor in zip(places, floors, strict=True)]
     found = None
@@ -105,7 +105,7 @@ def _through_cubics(
 
 
 def _cubic(t: Tensor) -> list[Tensor]:
-    """Weights of the neighbours at -1, 0, 1 and 2 for a place at t in [0, 1) (Keys 1981)."""
+    """Return weights of the neighbours at -1, 0, 1 and 2 for a position t in [0, 1) (Keys 1981)."""
 
     def near(d: Tensor) -> Tensor:
         return ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
@@ -117,7 +117,7 @@ def _cubic(t: Tensor) -> list[Tensor]:
 
 
 def _taken(rows: Tensor, ends: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Elements at whole places, 0 outside: [samples, channels, n] -> [samples, channels, places]."""
+    """Gather elements, 0 outside: [samples, channels, n] -> [samples, channels, places]."""
     checks = [(end >= 0) & (end <= size - 1) for end, size in zip(ends, sizes, strict=True)]
     index = torch.zeros_like(ends[0], dtype=torch.int64)
     for end, size in zip(ends, sizes, strict=True):

@@ -1,6 +1,7 @@
-"""Special functions, and others of single elements, made of operators that ONNX has.
+"""Special and other elementwise functions, composed of operators that ONNX has.
 
-Each is a function of an operator's arguments, in PyTorch; `planner.export.apart.parts` says of which.
+Each is a function of an operator's arguments, in PyTorch; `planner.export.apart.parts` maps operators to
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 _SHIFT = 8
-"""The series for large arguments are taken this far above."""
+"""Shift of the argument for which the series for large arguments are evaluated."""
 
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _ERFINV_MIDDLE = (
@@ -27,8 +28,11 @@ _ERFINV_TAIL = (
 
 
 def _by_series(x: Tensor, series: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """(series of x, moved to where it is positive; what is beyond the whole number next to x, times π;
-    whether x is a pole: 0 or a whole number below it), in float64."""
+    """Evaluate a series at x, reflected to be positive if x <= 0.
+
+    Returns (the series' value, π times the distance of x from the nearest integer, whether x is a pole: 0
+    or a negative integer), in float64.
+    """
     wide = x.to(torch.float64)
     rest = wide - torch.round(wide)
     found = series(torch.where(wide <= 0, 1 - wide, wide))
@@ -36,7 +40,7 @@ def _by_series(x: Tensor, series: Callable[[Tensor], Tensor]) -> tuple[Tensor, T
 
 
 def lgamma(x: Tensor) -> Tensor:
-    """log |Γ(x)|: Stirling's series above 8, the recurrence and the reflection below."""
+    """Compute log |Γ(x)|: Stirling's series above 8, recurrence and reflection below."""
 
     def series(p: Tensor) -> Tensor:
         z = p + _SHIFT
@@ -55,7 +59,7 @@ def lgamma(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    """The derivative of lgamma."""
+    """Compute the derivative of lgamma."""
 
     def series(p: Tensor) -> Tensor:
         z = p + _SHIFT
@@ -70,11 +74,11 @@ def digamma(x: Tensor) -> Tensor:
 
 
 def polygamma(n: int, x: Tensor) -> Any:
-    """The n-th derivative of digamma; below 0 by those of the cotangent, polynomials of it."""
+    """Compute the n-th derivative of digamma; below 0 by polynomials in the cotangent."""
 
     def series(p: Tensor) -> Tensor:
         z = p + _SHIFT
-        # the terms of Stirling's series, derived n + 1 times
+        # The terms of Stirling's series, differentiated n + 1 times.
         tail = sum(
             c * math.factorial(2 * k + n + 1) / math.factorial(2 * k) * z ** -(2 * k + n + 2)
             for k, c in enumerate(_STIRLING)
@@ -101,7 +105,7 @@ def polygamma(n: int, x: Tensor) -> Any:
 
 
 def erfinv(x: Tensor) -> Tensor:
-    """Giles (2012), "Approximating the erfinv function": two polynomials, within single precision."""
+    """Compute erfinv by two float32 polynomials: Giles (2012), "Approximating the erfinv function"."""
     w = -torch.log((1 - x) * (1 + x))
     near, far = w - 2.5, torch.sqrt(w.clamp_min(5.0)) - 3
     middle, tail = torch.full_like(x, _ERFINV_MIDDLE[0]), torch.full_like(x, _ERFINV_TAIL[0])
@@ -117,7 +121,7 @@ _ERFCX = (
 
 
 def _tail(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(t, p) with erfc x = t exp(p - x²) for x >= 0, within 1.2e-7 of it (Numerical Recipes, 6.2)."""
+    """Return (t, p) with erfc x = t exp(p - x²) for x >= 0, within 1.2e-7 (Numerical Recipes, 6.2)."""
     t = 1 / (1 + x / 2)
     power = torch.full_like(x, _ERFCX[-1])
     for c in _ERFCX[-2::-1]:
@@ -126,7 +130,7 @@ def _tail(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def erfc(x: Tensor) -> Any:
-    """1 - erf x, with what that loses of a small one."""
+    """Compute erfc by 1 - erf x, or for larger x by `_tail`, which loses no digits."""
     if x.dtype != torch.float32:
         return NotImplemented
     t, power = _tail(x.abs())
@@ -134,28 +138,28 @@ def erfc(x: Tensor) -> Any:
 
 
 def erfcx(x: Tensor) -> Any:
-    """exp(x²) erfc x."""
+    """Compute exp(x²) erfc x."""
     t, power = _tail(x.abs())
     found = t * torch.exp(power)
     return torch.where(x < 0, 2 * torch.exp(x * x) - found, found)
 
 
 def log_ndtr(x: Tensor) -> Tensor:
-    """The logarithm of the normal distribution's cdf."""
+    """Compute the logarithm of the normal distribution's cdf."""
     t = x / math.sqrt(2)
     below = torch.log(erfcx(-t.clamp_max(0.0)) / 2) - t * t
     return torch.where(x < -1, below, torch.log1p(-torch.erfc(t) / 2))
 
 
 def hypot(x: Tensor, y: Tensor) -> Tensor:
-    """The larger of both times a root of what is at most 2, so that no square is out of range."""
+    """Compute hypot as the larger operand times √(1 + ratio²), which keeps squares in range."""
     large, small = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
     share = torch.where((large == 0) | (large == math.inf), 0.0, small / large)
     return large * torch.sqrt(1 + share * share)
 
 
 def atan2(y: Tensor, x: Tensor) -> Tensor:
-    """The angle of (x, y): by the ratio of their sizes, then the quadrant."""
+    """Compute the angle of (x, y) from the ratio of the absolute values, then the quadrant."""
     up, right = y.abs(), x.abs()
     ratio = torch.where(up == right, torch.where(up == 0, 0.0, 1.0).to(up.dtype), up / right)
     angle = torch.atan(torch.where(torch.isnan(up + right), math.nan, ratio))
@@ -180,20 +184,18 @@ def fmin(x: Tensor, y: Tensor) -> Tensor:
 
 
 def logaddexp(x: Tensor, y: Tensor) -> Tensor:
-    """log(exp x + exp y), for any size of both."""
-    apart = torch.where(
-        x == y, torch.zeros_like(x + y), x - y
-    ).abs()  # infinite ones are equal, too
+    """Compute log(exp x + exp y) without overflow."""
+    apart = torch.where(x == y, torch.zeros_like(x + y), x - y).abs()  # equal infinities as well
     return torch.maximum(x, y) + torch.log1p(torch.exp(-apart))
 
 
 def logaddexp2(x: Tensor, y: Tensor) -> Tensor:
-    """The same to the base 2."""
+    """Compute logaddexp to the base 2."""
     return logaddexp(x * math.log(2), y * math.log(2)) / math.log(2)
 
 
 def logcumsumexp(x: Tensor, axis: int) -> Tensor:
-    """log of the sums of exp of ever more elements, each less their largest: n² differences."""
+    """Compute the running logsumexp, with each sum scaled by its largest term: n² differences."""
     rows = x.movedim(axis, -1).unsqueeze(-2)
     upto = torch.ones(x.shape[axis], x.shape[axis], dtype=torch.bool).tril()
     terms = torch.where(upto, rows, torch.full((), -math.inf, dtype=x.dtype))

@@ -1,7 +1,7 @@
-"""Lowering rules, one module per family of ATen operators. Importing this registers them all.
+"""Lowering rules, one module per family of ATen operators. Importing this package registers them all.
 
-A rule is a function of the lowering context and the operator's arguments, which appends ONNX
-nodes and gives back the value of the result, or one value for each of several results.
+A rule is a function of the lowering context and the operator's arguments. It appends ONNX nodes and
+returns the value of the result, or one value for each of several results.
 """
 
 from planner.export.aten import (

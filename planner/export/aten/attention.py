@@ -1,7 +1,7 @@
-"""Softmax, and the fused scaled-dot-product attention that PyTorch picks on the CPU.
+"""Softmax, and the fused scaled-dot-product attention that PyTorch selects on the CPU.
 
-The fused form is written out with its own economy: the forward pass keeps only the logarithm
-of the softmax's denominators, and the gradient computes the probabilities again.
+The forward pass keeps only the logarithm of the softmax's denominators, as the fused kernel does, and the
+gradient computes the probabilities again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def softmax(low: Lowering, x: fx.Node, axis: int, half_to_float: bool) -> Result
 
 @lowers("_safe_softmax", wide=True)
 def safe_softmax(low: Lowering, x: fx.Node, axis: int, dtype: torch.dtype | None = None) -> Result:
-    """Softmax, but zero where a whole row is -infinity (a query that may look at nothing)."""
+    """Lower softmax with zeros for a row of only -infinity (a query that may attend to nothing)."""
     if dtype not in (None, dtype_of(x)):
         raise low.unsupported("a result of another type")
     largest = low.reduce("Max", low.value(x), [axis], keep=True, tag="largest")
@@ -46,7 +46,7 @@ def safe_softmax(low: Lowering, x: fx.Node, axis: int, dtype: torch.dtype | None
 def softmax_backward(
     low: Lowering, dy: fx.Node, y: fx.Node, axis: int, dtype: torch.dtype
 ) -> Result:
-    """`dy y - y sum(dy y)`, from the result."""
+    """Lower softmax's gradient from its result: `dy y - y sum(dy y)`."""
     del dtype
     product = low.op("Mul", low.value(dy), low.value(y), tag="product")
     total = low.reduce("Sum", product, [axis], keep=True, tag="total")
@@ -65,9 +65,10 @@ def attention(
     attn_mask: fx.Node | None = None,
     scale: float | None = None,
 ) -> Result:
-    """[batch, heads, seq, width] each -> mixed values, log of the softmax's denominators.
+    """Lower attention to mixed values and the log of the softmax's denominators.
 
-    Keys and values may have fewer heads, each shared by several of the queries'.
+    Query, key and value are [batch, heads, seq, width]. Keys and values may have fewer heads, each shared
+    by several query heads.
     """
     if dropout:
         raise low.unsupported("dropout inside fused attention")
@@ -82,7 +83,7 @@ def attention(
     zero = low.scalar(0, _inside(low))
     return [
         low.op("Where", hidden, low.scalar(0), mixed, tag="seen"),
-        # whose scores are -infinity: less 0, their weights are 0 in the gradient
+        # Their scores are -infinity: less 0, their weights are 0 in the gradient.
         low.op("Where", hidden, zero, log_total, tag="log_total_seen"),
     ]
 
@@ -102,7 +103,7 @@ def attention_backward(
     attn_mask: fx.Node | None = None,
     scale: float | None = None,
 ) -> Result:
-    """-> gradients of query, key, value."""
+    """Lower attention's backward; return the gradients of query, key, value."""
     del dropout
     scores, factor = _scores(low, query, key, causal, attn_mask, scale)
     excess = low.op("Sub", scores, low.value(log_total), tag="excess")
@@ -136,7 +137,7 @@ def _scores(
     mask: fx.Node | None,
     scale: float | None,
 ) -> tuple[Value, Value]:
-    """Masked, scaled products of queries and keys, and the scale, in the type of `_inside`."""
+    """Return masked, scaled products of queries and keys, and the scale, in the type of `_inside`."""
     width, steps, inside = int(shape_of(query)[-1]), shape_of(query)[-2], _inside(low)
     factor = low.scalar(1 / math.sqrt(width) if scale is None else scale, inside)
     each = _shared(low, key, query, "key")
@@ -154,7 +155,10 @@ def _scores(
 
 
 def _all_hidden(low: Lowering, mask: fx.Node) -> Value:
-    """Find the queries that may look at nothing: PyTorch mixes nothing for them, softmax gives NaN."""
+    """Return a mask of the queries that may attend to nothing.
+
+    PyTorch returns zeros for them; softmax would give NaN.
+    """
     is_bool = dtype_of(mask) == torch.bool
     kind, hidden = (torch.float32, 0.0) if is_bool else (_inside(low), -math.inf)
     most = low.reduce("Max", low.operand(mask, kind), [-1], keep=True, tag="most_shown")
@@ -162,7 +166,7 @@ def _all_hidden(low: Lowering, mask: fx.Node) -> Value:
 
 
 def _without_future(low: Lowering, scores: Value, steps: Dim, keys: Dim) -> Value:
-    """-infinity where a key comes after its query."""
+    """Set scores to -infinity where a key comes after its query."""
     inside = _inside(low)
     if not isinstance(steps, torch.SymInt) and not isinstance(keys, torch.SymInt):
         future = np.triu(np.full((steps, keys), -np.inf, numpy_dtype(inside)), 1)
@@ -176,12 +180,12 @@ def _without_future(low: Lowering, scores: Value, steps: Dim, keys: Dim) -> Valu
 
 
 def _inside(low: Lowering) -> torch.dtype:
-    """What scores and their softmax are computed in: float32 for half types, as in PyTorch's kernel."""
+    """Return the type of scores and softmax: float32 for half types, as in PyTorch's kernel."""
     return torch.float32 if low.dtype in HALF else low.dtype
 
 
 def _shared(low: Lowering, value: fx.Node, query: fx.Node, tag: str) -> Value:
-    """Keys or values with a head for each head of the queries (Ainslie et al., 2023)."""
+    """Repeat heads of keys or values to one per query head (Ainslie et al., 2023)."""
     batch, heads, steps, width = shape_of(value)
     if heads == shape_of(query)[1]:
         return low.value(value)
@@ -193,7 +197,7 @@ def _shared(low: Lowering, value: fx.Node, query: fx.Node, tag: str) -> Value:
 
 
 def _gathered(low: Lowering, grad: Value, value: fx.Node, query: fx.Node, tag: str) -> Value:
-    """The gradient of `_shared`: the sum over the heads that share."""
+    """Return the gradient of `_shared`: the sum over the query heads that share a head."""
     batch, heads, steps, width = shape_of(value)
     if heads == shape_of(query)[1]:
         return grad

@@ -1,4 +1,4 @@
-"""Dropout. The forward pass draws a mask, or is fed one; the gradient reads that same tensor."""
+"""Dropout. The forward pass draws a mask or is fed one, and the gradient reads the same tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.export.write.emit import Value
 
 @lowers("native_dropout")
 def dropout(low: Lowering, x: fx.Node, probability: float, training: bool | None) -> Result:
-    """-> result, boolean mask. Each use draws from a seed of its own."""
+    """Lower dropout to (result, boolean mask). Each use has its own seed."""
     if training is False:
         raise low.unsupported("evaluation mode")
     mask = low.fed("bernoulli", "mask", shape_of(x), torch.bool, chance=1 - probability)
@@ -32,7 +32,7 @@ def dropout(low: Lowering, x: fx.Node, probability: float, training: bool | None
 
 @lowers("native_dropout_backward")
 def dropout_backward(low: Lowering, dy: fx.Node, mask: fx.Node, scale: float) -> Result:
-    """`dy mask scale`, the scale being 1 / (1 - probability)."""
+    """Lower dropout's gradient, `dy mask scale`, with scale 1 / (1 - probability)."""
     assert dtype_of(mask) == torch.bool
     return low.op("Mul", low.value(dy), _factor(low, low.value(mask), scale))
 

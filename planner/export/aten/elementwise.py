@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logic and activations, element by element, with their gradients."""
+"""Elementwise arithmetic, comparison, logic and activations, with their gradients."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def equal(low: Lowering, x: fx.Node, y: Operand) -> Result:
 
 @lowers("isnan")
 def is_nan(low: Lowering, x: fx.Node) -> Result:
-    """No integer is NaN, and ONNX's IsNaN takes none."""
+    """Lower isnan; for integers to False by other operators, since ONNX's IsNaN takes floats only."""
     value, dtype = low.value(x), low.type_of(x)
     if dtype.is_floating_point:
         return low.op("IsNaN", value)
@@ -82,8 +82,11 @@ def reverse_subtract(low: Lowering, x: fx.Node, y: Operand, alpha: float = 1) ->
 
 @lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", wide=True)
 def remainder(low: Lowering, x: Operand, y: Operand) -> Result:
-    """The remainder has the sign of the divisor, as ONNX's Mod of integers does. Mod of floats (C's fmod,
-    exact) has the dividend's."""
+    """Lower remainder, whose sign is the divisor's.
+
+    ONNX's Mod of integers gives the same. Its Mod of floats (C's fmod, exact) has the dividend's sign,
+    and is corrected.
+    """
     return _remainder(low, low.operand(x, low.dtype), low.operand(y, low.dtype))
 
 
@@ -95,7 +98,7 @@ def _remainder(low: Lowering, left: Value, right: Value) -> Value:
 
 
 def _rest(low: Lowering, left: Value, right: Value) -> tuple[Value, Value]:
-    """(what division towards 0 leaves, whether its sign is not the divisor's), of floats."""
+    """Return (truncated division's remainder, whether its sign is not the divisor's), for floats."""
     rest = low.op("Mod", left, right, fmod=1, tag="rest")
     signs = low.op("Mul", low.op("Sign", rest, tag="sign"), right, tag="signs")
     return rest, low.op("Less", signs, low.scalar(0), tag="other")
@@ -105,8 +108,11 @@ def _rest(low: Lowering, left: Value, right: Value) -> tuple[Value, Value]:
 def divide_rounded(
     low: Lowering, x: Operand, y: Operand, rounding_mode: str | None = "floor"
 ) -> Result:
-    """Down: `(x - rest) / y`, less 1 where signs differ, as in PyTorch's kernel; `floor(x / y)` is not
-    (1 // 0.1). Towards 0, integers as ONNX divides them."""
+    """Lower division with rounding.
+
+    Floor: `(x - rest) / y`, less 1 if signs differ, as in PyTorch's kernel; `floor(x / y)` gives another
+    result (1 // 0.1). Truncation of integers is ONNX's division.
+    """
     left, right = low.operand(x, low.dtype), low.operand(y, low.dtype)
     is_float = low.dtype.is_floating_point
     if rounding_mode == "floor" and is_float:
@@ -127,7 +133,10 @@ def divide_rounded(
 
 @lowers("sigmoid")
 def sigmoid(low: Lowering, x: fx.Node) -> Result:
-    """ONNX Runtime's kernel is off by 6e-8 and is 0 below -18, which a logarithm would not forgive."""
+    """Lower sigmoid; if a steep operator such as a logarithm reads it, by `1 / (1 + exp(-x))`.
+
+    ONNX Runtime's Sigmoid has an error of 6e-8, and is 0 below -18.
+    """
     value = low.operand(x, low.dtype)
     if low.dtype != torch.float32 or not _has_steep_reader(low.node):
         return low.op("Sigmoid", value)
@@ -137,8 +146,11 @@ def sigmoid(low: Lowering, x: fx.Node) -> Result:
 
 @lowers("log1p", wide=True)
 def log_one_plus(low: Lowering, x: fx.Node) -> Result:
-    """`log(u)` with u = 1 + x; ahead of what is steep at 0 `log(u) x / (u - 1)`, which makes good what u
-    has lost (Kahan), and x where u is 1."""
+    """Lower log1p to `log(u)` with u = 1 + x.
+
+    If a reader is steep at 0, use `log(u) x / (u - 1)`, which corrects the rounding of u (Kahan), and x
+    where u is 1.
+    """
     value = low.operand(x, low.dtype)
     above = low.op("Add", value, low.scalar(1), tag="above")
     if not _has_steep_reader(low.node):
@@ -152,8 +164,10 @@ def log_one_plus(low: Lowering, x: fx.Node) -> Result:
 
 @lowers("expm1", wide=True)
 def power_less_one(low: Lowering, x: fx.Node) -> Result:
-    """`(u - 1) x / log(u)` with u = exp(x), which makes good what u has lost (Kahan); x where u is 1, and
-    `u - 1` where u is not of the size of 1."""
+    """Lower expm1 to `(u - 1) x / log(u)` with u = exp(x), which corrects the rounding of u (Kahan).
+
+    Where u is 1 the result is x, and where |x| is above 1 it is `u - 1`.
+    """
     value = low.operand(x, low.dtype)
     power = low.op("Exp", value, tag="power")
     less = low.op("Sub", power, low.scalar(1), tag="less")
@@ -187,7 +201,7 @@ def power_of_tensor(low: Lowering, x: Operand, exponent: fx.Node) -> Result:
 def clamp(
     low: Lowering, x: fx.Node, minimum: float | None = None, maximum: float | None = None
 ) -> Result:
-    """ONNX Runtime's own bounds are the largest numbers, which infinite ones are beyond."""
+    """Lower clamp with infinite default bounds: ONNX Runtime's are the largest finite numbers."""
     if low.dtype.is_floating_point:
         minimum = -math.inf if minimum is None else minimum
         maximum = math.inf if maximum is None else maximum
@@ -221,7 +235,7 @@ def clamp_max(low: Lowering, x: fx.Node, maximum: float) -> Result:
 
 @lowers("gelu", wide=True)
 def gelu(low: Lowering, x: fx.Node, approximate: str = "none") -> Result:
-    """`x * cdf(x)`, with the normal distribution's cdf or its tanh approximation."""
+    """Lower GELU to `x * cdf(x)`, with the normal distribution's cdf or its tanh approximation."""
     source = low.value(x)
     cdf = _normal_cdf(low, source) if approximate == "none" else _tanh_cdf(low, source)[0]
     return low.op("Mul", source, cdf)
@@ -235,19 +249,19 @@ _STEEP = 3e38
 
 @lowers("threshold_backward")
 def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float) -> Result:
-    """Gradient of relu, from its result: `dy` where that is above the threshold.
+    """Lower relu's gradient from its result: `dy` where the result is above the threshold.
 
-    A relu's result is not negative, so its sign is the mask. A HardSigmoid as steep as can be is the sign
-    of all but the smallest numbers (0 to 3e-39, which have no full precision), in a fifth of the time of
-    ONNX Runtime's Sign on a CPU, and WebGPU has a kernel for it. `Where` is slower still: it expands both
-    branches to full size on the CPU before it picks. Where `dy` may be infinite at 0, as behind a square
-    root, a product with the mask would be NaN, and Where it is.
+    A relu's result is not negative: its sign is the mask. A HardSigmoid of maximal slope is the sign of
+    all but the smallest numbers (0 to 3e-39, which have no full precision). It takes a fifth of the time
+    of ONNX Runtime's Sign on a CPU, and WebGPU has a kernel for it. `Where` is slower still: it expands
+    both branches to full size on the CPU. If `dy` may be infinite at 0, as behind a square root, a
+    product with the mask would be NaN, and `Where` is used.
     """
     if threshold == 0 and not _has_steep_reader(y):
         with low.builder.ahead_of(low.value(dy)):
             if low.dtype == torch.float32:
                 passed = low.op("HardSigmoid", low.value(y), tag="passed", alpha=_STEEP, beta=0.0)
-            else:  # of which the CPU has no HardSigmoid
+            else:  # the CPU has no HardSigmoid in other types
                 passed = low.op("Sign", low.value(y), tag="passed")
         return low.op("Mul", low.value(dy), passed)
     stopped = low.op("LessOrEqual", low.value(y), low.scalar(threshold), tag="stopped")
@@ -257,7 +271,7 @@ def threshold_backward(low: Lowering, dy: fx.Node, y: fx.Node, threshold: float)
 _STEEP_AT_ZERO = frozenset(
     {"div", "log", "log2", "log10", "logit", "pow", "reciprocal", "rsqrt", "sqrt"}
 )
-"""Operators whose slope is infinite at 0, or may be."""
+"""Operators whose slope is, or may be, infinite at 0."""
 
 _KEEP_ZEROS = frozenset(
     {
@@ -270,7 +284,7 @@ _KEEP_ZEROS = frozenset(
 
 
 def _has_steep_reader(y: fx.Node) -> bool:
-    """Tell whether a value that may be 0 with `y` goes into an operator that is steep there."""
+    """Tell whether an operator steep at 0 reads `y`, or a value that may be 0 where `y` is."""
     queue, seen = [y], {y}
     while queue:
         for reader in queue.pop().users:
@@ -285,7 +299,7 @@ def _has_steep_reader(y: fx.Node) -> bool:
 
 @lowers("hardtanh_backward", wide=True)
 def hardtanh_backward(low: Lowering, dy: fx.Node, x: fx.Node, least: float, most: float) -> Result:
-    """`dy` between the bounds, and 0 at them."""
+    """Lower hardtanh's gradient: `dy` between the bounds, and 0 at and beyond them."""
     above = low.op("Greater", low.value(x), low.scalar(least), tag="above")
     below = low.op("Less", low.value(x), low.scalar(most), tag="below")
     inside = low.op("And", above, below, tag="inside")
@@ -294,13 +308,13 @@ def hardtanh_backward(low: Lowering, dy: fx.Node, x: fx.Node, least: float, most
 
 @lowers("tanh_backward", wide=True)
 def tanh_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
-    """`dy * (1 - y²)`, from the result."""
+    """Lower tanh's gradient from its result: `dy * (1 - y²)`."""
     return low.op("Mul", low.value(dy), _one_minus_square(low, low.value(y)))
 
 
 @lowers("sigmoid_backward", wide=True)
 def sigmoid_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
-    """`dy * y (1 - y)`, from the result."""
+    """Lower sigmoid's gradient from its result: `dy * y (1 - y)`."""
     rest = low.op("Sub", low.scalar(1), low.value(y), tag="rest")
     slope = low.op("Mul", low.value(y), rest, tag="slope")
     return low.op("Mul", low.value(dy), slope)
@@ -308,7 +322,7 @@ def sigmoid_backward(low: Lowering, dy: fx.Node, y: fx.Node) -> Result:
 
 @lowers("silu_backward", wide=True)
 def silu_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result:
-    """`dy * s (1 + x (1 - s))` with s = sigmoid(x)."""
+    """Lower SiLU's gradient: `dy * s (1 + x (1 - s))` with s = sigmoid(x)."""
     gate = low.op("Sigmoid", low.value(x), tag="gate")
     rest = low.op("Sub", low.scalar(1), gate, tag="rest")
     bend = low.op("Add", low.op("Mul", low.value(x), rest, tag="bent"), low.scalar(1), tag="bend")
@@ -317,7 +331,7 @@ def silu_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result:
 
 @lowers("gelu_backward", wide=True)
 def gelu_backward(low: Lowering, dy: fx.Node, x: fx.Node, approximate: str = "none") -> Result:
-    """`dy * (cdf(x) + x pdf(x))`, the pdf being the cdf's derivative."""
+    """Lower GELU's gradient: `dy * (cdf(x) + x pdf(x))`, with the pdf as the cdf's derivative."""
     source = low.value(x)
     if approximate == "none":
         cdf = _normal_cdf(low, source)
@@ -340,14 +354,14 @@ _CUBIC = 0.044715
 
 
 def _normal_cdf(low: Lowering, x: Value) -> Value:
-    """`(1 + erf(x / √2)) / 2`."""
+    """Append `(1 + erf(x / √2)) / 2`."""
     scaled = low.op("Div", x, low.scalar(math.sqrt(2)), tag="scaled")
     shifted = low.op("Add", low.op("Erf", scaled, tag="erf"), low.scalar(1), tag="shifted")
     return low.op("Mul", shifted, low.scalar(0.5), tag="cdf")
 
 
 def _tanh_cdf(low: Lowering, x: Value) -> tuple[Value, Value]:
-    """`(1 + t) / 2` and t, where t = tanh(√(2/π) (x + 0.044715 x³))."""
+    """Append and return `(1 + t) / 2` and t, with t = tanh(√(2/π) (x + 0.044715 x³))."""
     square = low.op("Mul", x, x, tag="square")
     factor = low.op("Mul", square, low.scalar(_CUBIC * _SCALE), tag="factor")
     factor = low.op("Add", factor, low.scalar(_SCALE), tag="factor_at")

@@ -1,8 +1,8 @@
 """Losses and their gradients. Reduction codes are ATen's: 0 none, 1 mean, 2 sum.
 
-The gradient of cross-entropy is one class's in each row and zero elsewhere, and goes straight into that
-of the logarithm of softmax. Both together are written without the zeros (`_at_targets`), which takes less
-time and half of the memory on tensors as large as the logits: in a language model the largest of all.
+The gradient of cross-entropy has one non-zero class in each row, and feeds directly into the gradient of
+log softmax. Both are lowered together without the zeros (`_at_targets`). This takes less time, and half
+of the memory on tensors as large as the logits, which in a language model are the largest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def log_softmax(low: Lowering, x: fx.Node, axis: int, half_to_float: bool) -> Re
 def log_softmax_backward(
     low: Lowering, dy: fx.Node, y: fx.Node, axis: int, dtype: torch.dtype
 ) -> Result:
-    """`dy - exp(y) sum(dy)`, from the result."""
+    """Lower log softmax's gradient from its result: `dy - exp(y) sum(dy)`."""
     del dtype
     if axis == 1 and _is_one_class(dy):
         return _at_targets(low, low.value(y), dy)
@@ -49,14 +49,17 @@ def log_softmax_backward(
 
 
 def _is_one_class(dy: fx.Node) -> bool:
-    """Whether a gradient is that of negative log likelihood, by our rule and not rounded to half."""
+    """Tell whether a gradient comes from our negative log likelihood rule, not rounded to half."""
     key = str(dy.target).removeprefix("aten.")
     return RULES.get(key) is nll_loss_backward and dtype_of(dy) not in HALF
 
 
 def _at_targets(low: Lowering, y: Value, loss: fx.Node) -> Value:
-    """`exp(y) each - each` at each target's class and `exp(y) each` elsewhere, `each` being 0 for an
-    ignored target; bit for bit what `dy - exp(y) sum(dy)` is with the `dy` of `loss`."""
+    """Lower both gradients: `exp(y) each - each` at each target's class, and `exp(y) each` elsewhere.
+
+    `each` is 0 for an ignored target. The result equals, bit for bit, `dy - exp(y) sum(dy)` with the `dy`
+    of `loss`.
+    """
     dy, _, target, weight, reduction, ignored, count = cast(tuple[Any, ...], loss.args)
     each = low.operand(dy, low.dtype)
     if reduction == MEAN:
@@ -86,8 +89,11 @@ def nll_loss(
     reduction: int,
     ignored: int,
 ) -> Result:
-    """Scores [batch, classes, ...], target [batch, ...] -> loss, and what a mean divides by: the number
-    of targets counted, or the sum of their classes' weights. Scores may be of one target alone."""
+    """Lower scores [batch, classes, ...] and target [batch, ...] to the loss and a mean's divisor.
+
+    The divisor is the number of counted targets, or the sum of their class weights. Scores may also be of
+    one target without a batch.
+    """
     is_one, labels, all_scores = rank_of(scores) == 1, low.value(target), low.value(scores)
     if is_one:
         labels = low.reshape(labels, [1], "label")
@@ -123,9 +129,10 @@ def nll_loss_backward(
     ignored: int,
     count: fx.Node,
 ) -> Result:
-    """`-dy` (over the count, for a mean; times the class's weight) at each target's score, else zero.
+    """Lower the gradient of negative log likelihood: at each target's score `-dy`, else zero.
 
-    An ignored target becomes the class after the last, which OneHot leaves empty.
+    For a mean it is divided by the count, and with class weights multiplied by the class's. An ignored
+    target becomes the class after the last, which OneHot leaves empty.
     """
     is_one = rank_of(scores) == 1
     classes = int(shape_of(scores)[-1 if is_one else 1])
@@ -140,7 +147,7 @@ def nll_loss_backward(
         return low.op(
             "OneHot", _column(low, target, ignored, classes), low.integers(classes), levels, axis=1
         )
-    if reduction == MEAN:  # over no class at all: infinite, and 0 times that would be NaN
+    if reduction == MEAN:  # over no class: infinite, and 0 times that is NaN
         is_none = low.op("IsInf", grad, tag="over_none")
         grad = low.op("Where", is_none, low.scalar(0, kind), grad, tag="of_some")
     column = _column(low, target, ignored, classes)
@@ -159,13 +166,16 @@ def nll_loss_backward(
 
 
 def _column(low: Lowering, target: fx.Node, ignored: int, classes: int) -> Value:
-    """The class of each target; of an ignored one the class after the last."""
+    """Return each target's class, or for an ignored target the class after the last."""
     skip = low.op("Equal", low.value(target), low.integers(ignored), tag="skip")
     return low.op("Where", skip, low.integers(classes), low.value(target), tag="column")
 
 
 def _hits(low: Lowering, column: Value, classes: int, rank: int) -> Value:
-    """1 at each target's class, 0 elsewhere. ONNX Runtime's CPU provider has no OneHot in float64."""
+    """Return 1 at each target's class, 0 elsewhere.
+
+    ONNX Runtime's CPU provider has no OneHot in float64.
+    """
     if low.dtype != torch.float64:
         kind = numpy_dtype(low.dtype)
         levels = low.builder.constant(np.array([0, 1], kind))
@@ -187,7 +197,7 @@ def mse_loss(low: Lowering, x: fx.Node, y: fx.Node, reduction: int = MEAN) -> Re
 
 @lowers("mse_loss_backward", wide=True)
 def mse_loss_backward(low: Lowering, dy: fx.Node, x: fx.Node, y: fx.Node, reduction: int) -> Result:
-    """`2 dy (x - y)`, over the number of elements for a mean."""
+    """Lower squared error's gradient: `2 dy (x - y)`, over the number of elements for a mean."""
     error = low.op("Sub", low.value(x), low.value(y), tag="error")
     factor = low.op("Mul", low.value(dy), low.scalar(2), tag="factor")
     if reduction == MEAN:

@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def mm(low: Lowering, x: fx.Node, y: fx.Node) -> Result:
 def addmm(
     low: Lowering, bias: fx.Node, x: fx.Node, y: fx.Node, beta: float = 1, alpha: float = 1
 ) -> Result:
-    """`beta bias + alpha x y`."""
+    """Lower to `beta bias + alpha x y`."""
     return low.builder.gemm(
         low.value(x),
         low.value(y),
@@ -29,8 +29,10 @@ def addmm(
 
 @lowers("mv")
 def matrix_vector(low: Lowering, matrix: fx.Node, vector: fx.Node) -> Result:
-    """By way of a column: onnxruntime 1.31.1 fuses a Transpose into a MatMul with a vector, which then
-    gives other numbers."""
+    """Lower a matrix-vector product with the vector as a column.
+
+    onnxruntime 1.31.1 fuses a Transpose into a MatMul with a vector, which gives wrong numbers.
+    """
     column = low.reshape(low.value(vector), [*shape_of(vector), 1], "column")
     product = low.builder.gemm(low.value(matrix), column, low.name("product"))
     return low.reshape(product, low.shape)

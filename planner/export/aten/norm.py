@@ -29,10 +29,10 @@ def layer_norm(
     shift: fx.Node | None,
     epsilon: float,
 ) -> Result:
-    """-> result, mean, 1 / standard deviation (the last two keep the reduced axes).
+    """Lower layer norm to (result, mean, 1 / standard deviation); the last two keep the reduced axes.
 
-    Of half types the last two are float32, as ONNX has them; scales of another type than x make all
-    of it float32.
+    For half types the last two are float32, as in ONNX. If scales have another type than x, all
+    computation is in float32.
     """
     kinds = {dtype_of(node) for node in (x, scale, shift) if node is not None}
     kind = torch.float32 if len(kinds) > 1 else dtype_of(x)
@@ -61,7 +61,7 @@ def _layer_norm_in_double(
     shift: fx.Node | None,
     epsilon: float,
 ) -> Result:
-    """The same over the last `depth` axes, step by step: ONNX's operator gives float32 statistics."""
+    """Lower layer norm over the last `depth` axes in float64; ONNX's has float32 statistics."""
     axes = list(range(-depth, 0))
     mean = low.reduce("Mean", low.value(x), axes, keep=True, tag="mean")
     centered = low.op("Sub", low.value(x), mean, tag="centered")
@@ -87,7 +87,7 @@ def layer_norm_backward(
     shift: fx.Node | None,
     wanted: Sequence[bool],
 ) -> Result:
-    """-> gradients of x, scale, shift.
+    """Lower to the gradients of x, scale, shift.
 
     With x̂ the normalized input and g = dy scale: `dx = (g - mean(g) - x̂ mean(g x̂)) rstd`.
     """
@@ -125,13 +125,13 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> Result:
-    """-> result, batch mean, batch 1 / standard deviation, new running mean, new running var.
+    """Lower to (result, batch mean, batch 1 / standard deviation, new running mean, new running var).
 
-    The batch statistics are computed apart and given to BatchNormalization in its inference
-    form: every execution provider has that one, and it can be run again without an effect on
-    the running statistics. Two passes for the variance: E[x²] - E[x]² loses digits. The mean of
-    the squares is a product and a ReduceMean: ONNX Runtime's ReduceSumSquare took three times as
-    long on a CPU, and was off by a hundred times as much.
+    The batch statistics are computed separately, and BatchNormalization takes them in its inference form:
+    every execution provider has that form, and a recompute does not change the running statistics. The
+    variance takes two passes: E[x²] - E[x]² loses digits. The mean of the squares is a product and a
+    ReduceMean: ONNX Runtime's ReduceSumSquare took three times as long on a CPU, and had a hundred times
+    the error.
     """
     if not training:
         raise low.unsupported("evaluation mode")
@@ -179,17 +179,17 @@ def batch_norm_backward(
     epsilon: float,
     wanted: Sequence[bool],
 ) -> Result:
-    """-> gradients of x, scale, shift.
+    """Lower to the gradients of x, scale, shift.
 
-    As in layer normalization, with the sums over batch and space folded into per-channel
-    factors: `dx = scale rstd (dy - (dshift + (x - mean) rstd dscale) / count)`. In evaluation mode the
-    statistics are constants: `dx = scale rstd dy`.
+    As in layer normalization, with the sums over batch and space folded into per-channel factors: `dx =
+    scale rstd (dy - (dshift + (x - mean) rstd dscale) / count)`. In evaluation mode the statistics are
+    constants: `dx = scale rstd dy`.
 
-    The part with x is a plane in x for each channel, which BatchNormalization computes in one pass
-    over memory. The images are not centered for the sums: `sum(dy (x - mean))` is
-    `sum(dy x) - mean sum(dy)`. That loses no more digits than the forward pass, where
-    BatchNormalization folds the mean into its shift; and centered images that the forward pass
-    makes, too, would be shared with it by ONNX Runtime, and held until here.
+    The part with x is linear in x for each channel, and BatchNormalization computes it in one pass over
+    memory. The images are not centered for the sums: `sum(dy (x - mean))` is `sum(dy x) - mean sum(dy)`.
+    This loses no more digits than the forward pass, where BatchNormalization folds the mean into its
+    shift. Centered images would also equal the forward pass's, and ONNX Runtime would share these and
+    hold them until here.
     """
     rank, axes = rank_of(x), _all_but_channels(x)
     grad, images = low.value(dy), low.value(x)
@@ -233,7 +233,7 @@ def _all_but_channels(x: fx.Node) -> list[int]:
 
 
 def _blend(low: Lowering, old: Value, new: Value, momentum: float, tag: str) -> Value:
-    """`(1 - momentum) old + momentum new`."""
+    """Append `(1 - momentum) old + momentum new`."""
     kept = low.op("Mul", old, low.scalar(1 - momentum), tag=f"{tag}.kept")
     added = low.op("Mul", new, low.scalar(momentum), tag=f"{tag}.added")
     return low.op("Add", kept, added, tag=tag)
@@ -243,7 +243,7 @@ def _blend(low: Lowering, old: Value, new: Value, momentum: float, tag: str) -> 
 def weight_norm_backward(
     low: Lowering, dw: fx.Node, v: fx.Node, g: fx.Node, norms: fx.Node, axis: int
 ) -> Result:
-    """-> gradients of the direction v and the length g, of w = g v / |v|, lengths along `axis`."""
+    """Lower to the gradients of direction v and length g, of w = g v / |v| with lengths along `axis`."""
     rank = rank_of(v)
     others = [at for at in range(rank) if at != axis % rank]
     given, direction, length = low.value(dw), low.value(v), low.value(norms)

@@ -1,4 +1,4 @@
-"""Random numbers: each use with a seed of its own, as `planner.export.aten.dropout` has it, or fed."""
+"""Random numbers, drawn with a seed per use like `planner.export.aten.dropout`, or fed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from planner.export.write.emit import Value
     "rand", "rand_like", "uniform", "randn", "randn_like", "normal_functional", "uniform_functional"
 )
 def draw(low: Lowering, *given: object, **_: object) -> Result:
-    """Uniform in [0, 1), or normal with mean 0 and deviation 1; two numbers say otherwise."""
+    """Lower to uniform in [0, 1), or normal with mean 0 and deviation 1, unless two numbers are given."""
     name = str(low.node.target)
     bounds = [float(x) for x in given[1:3] if isinstance(x, int | float)]
-    # the tracer leaves out what is at its default: `uniform_(-1, 1)` comes with -1 alone
+    # The tracer leaves out defaults: `uniform_(-1, 1)` arrives with -1 only.
     first, second = (*bounds, *(0.0, 1.0)[len(bounds) :])
     return _drawn(low, "Normal" if "norm" in name or "randn" in name else "Uniform", first, second)
 
 
 @lowers("bernoulli", "bernoulli.p")
 def bernoulli(low: Lowering, chance: fx.Node, p: float | None = None, **_: object) -> Result:
-    """1 with a chance: one for all places, or each its own."""
+    """Lower to 1 with a probability, one for all elements or one for each."""
     if p is not None:
         mask = low.fed("bernoulli", "mask", low.shape, torch.bool, chance=p)
         if mask is not None:
@@ -47,7 +47,7 @@ def bernoulli(low: Lowering, chance: fx.Node, p: float | None = None, **_: objec
 
 @lowers("randint", "randint.low", "randint_like", "randint_like.low_dtype")
 def integers(low: Lowering, *given: object, **_: object) -> Result:
-    """Whole numbers from the first bound (0 where there is but one) up to below the second."""
+    """Lower to integers from the first bound (0 if only one is given) up to, excluding, the second."""
     bounds = [x for x in given if isinstance(x, int)]
     first, last = bounds if len(bounds) == 2 else (0, bounds[0])
     drawn = _drawn(low, "Uniform", 0.0, 1.0, tag="drawn", dtype=torch.float64)
@@ -59,7 +59,7 @@ def integers(low: Lowering, *given: object, **_: object) -> Result:
 
 @lowers("randperm")
 def permutation(low: Lowering, count: Dim, **_: object) -> Result:
-    """The places of random numbers in the order of their size."""
+    """Lower to the order that sorts random numbers."""
     drawn = _drawn(low, "Uniform", 0.0, 1.0, tag="drawn", dtype=torch.float32)
     places = low.ops("TopK", drawn, low.extent(count), tags=("sorted", "places"), axis=0)[1]
     return low.cast(places, torch.int64, low.dtype, "")
@@ -67,7 +67,7 @@ def permutation(low: Lowering, count: Dim, **_: object) -> Result:
 
 @lowers("exponential")
 def exponential(low: Lowering, x: fx.Node, rate: float = 1.0, **_: object) -> Result:
-    """`-log(1 - u) / rate`, by inversion."""
+    """Lower to `-log(1 - u) / rate`, by inversion."""
     del x
     drawn = _drawn(low, "Uniform", 0.0, 1.0, tag="drawn")
     rest = low.op("Sub", low.scalar(1), drawn, tag="rest")
@@ -82,7 +82,10 @@ def _drawn(
     tag: str = "",
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """Of the result's type unless told otherwise; half types are drawn as float32, and rounded."""
+    """Draw, or read fed, random numbers of the given type, by default the result's.
+
+    Half types are drawn as float32 and rounded.
+    """
     dtype = dtype or low.dtype
     wide = torch.float32 if dtype in HALF else dtype
     fed = low.fed("normal" if kind == "Normal" else "uniform", "drawn", low.shape, wide)
@@ -109,7 +112,7 @@ def _drawn(
 def _moved(
     low: Lowering, kind: str, fed: Value, bounds: tuple[float, float], dtype: torch.dtype
 ) -> Value:
-    """What is fed, from [0, 1) to the bounds, or from the standard normal to a mean and a deviation."""
+    """Scale fed numbers: [0, 1) to the bounds, or standard normal to a mean and deviation."""
     first, second = bounds
     width = second if kind == "Normal" else second - first
     if width != 1:
@@ -127,7 +130,7 @@ def random_relu(
     training: bool = False,
     generator: object = None,
 ) -> Result:
-    """-> result, and the slope at each place: 1 where x is positive, else one drawn."""
+    """Lower to (result, slope of each element: 1 where x is positive, else drawn)."""
     del noise, generator
     slope = (
         _drawn(low, "Uniform", lower, upper, tag="drawn")

@@ -1,4 +1,4 @@
-"""The table of lowering rules, and what a rule is given."""
+"""The table of lowering rules, and the context that a rule is given."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from planner.export.write.dtypes import HALF, array_of, numpy_dtype
 from planner.export.write.emit import ABSENT, Builder, Value
 
 Result = Value | Sequence[Value | None]
-"""What a rule gives back: the operator's result, or one for each of its results."""
+"""Return value of a rule: the operator's result, or one value for each of its results."""
 
 Rule = Callable[..., Result]
-"""`rule(lowering, *arguments, **keywords)`, the arguments as they stand in the traced graph."""
+"""Function `rule(lowering, *arguments, **keywords)`, with the arguments of the traced graph."""
 
 Dim = int | torch.SymInt
 Number = float | torch.SymInt | torch.SymFloat
 
 RULES: dict[str, Rule] = {}
-"""By operator and overload, without the leading `aten.`: `add.Tensor`."""
+"""Rules by operator and overload, without the leading `aten.`: `add.Tensor`."""
 
 WIDE: set[str] = set()
 """Rules that compute half types in float32 and round once, as PyTorch's kernels do."""
 
 
 _WHOLE = {"FloorDiv": "Div", "Mod": "Mod", "PythonMod": "Mod", "Max": "Max", "Min": "Min"}
-"""Functions of dimensions, which are not negative, by PyTorch's name for them in sympy."""
+"""ONNX operators for functions of non-negative dimensions, by PyTorch's name for them in sympy."""
 
 
 def lowers(*operators: str, wide: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule for these operators; without an overload, `.default` is meant.
 
     Args:
-        wide: the rule makes several steps of one operator, which are not to be rounded each: operands of
-            a half type come as float32, and results are rounded at the end.
+        wide: for rules of several steps that must not be rounded one by one: operands of a half type come
+            as float32, and results are rounded at the end.
     """
 
     def register(rule: Rule) -> Rule:
@@ -59,11 +59,11 @@ def lowers(*operators: str, wide: bool = False) -> Callable[[Rule], Rule]:
 
 
 def register(*operators: str) -> Callable[[Rule], Rule]:
-    """Register a rule of one's own, in place of any that there is.
+    """Register a user's rule, which replaces any existing one.
 
     Args:
-        operators: by name, with the namespace and the overload where they are not `aten` and `default`:
-            `"erfinv"`, `"add.Tensor"`, `"mylib.attention.default"`.
+        operators: names, with namespace and overload if they are not `aten` and `default`: `"erfinv"`,
+            `"add.Tensor"`, `"mylib.attention.default"`.
     """
 
     def replace(rule: Rule) -> Rule:
@@ -77,7 +77,7 @@ def register(*operators: str) -> Callable[[Rule], Rule]:
 
 
 def shape_of(node: fx.Node) -> list[Dim]:
-    """Shape of a traced tensor; symbolic dimensions are SymInts."""
+    """Return the shape of a traced tensor; symbolic dimensions are SymInts."""
     return list(node.meta["val"].shape)
 
 
@@ -90,7 +90,7 @@ def dtype_of(node: fx.Node) -> torch.dtype:
 
 
 def describe(node: fx.Node) -> str:
-    """The traced node and the tensors it reads, for error messages."""
+    """Return a description of the traced node and its input tensors, for error messages."""
 
     def tensor(operand: fx.Node) -> str:
         value = operand.meta.get("val")
@@ -102,7 +102,7 @@ def describe(node: fx.Node) -> str:
 
 
 class Lowering:
-    """The operator being lowered: reads operands, appends ONNX nodes named after it."""
+    """The context that lowers one operator: reads operands, appends ONNX nodes named after it."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Lowering:
     # -- operands ------------------------------------------------------------------------------
 
     def value(self, operand: fx.Node) -> Value:
-        """The ONNX value of a traced tensor, of the type that `type_of` tells."""
+        """Return the ONNX value of a traced tensor, in the type that `type_of` returns."""
         found = cast(Value, self.values[operand])
         held = operand.meta.get("val")
         if not isinstance(held, torch.Tensor) or held.dtype not in HALF:
@@ -142,12 +142,12 @@ class Lowering:
         return self._converted[found]
 
     def type_of(self, operand: fx.Node) -> torch.dtype:
-        """The type of `value(operand)`: as traced, or float32 for half types in rules that are wide."""
+        """Return the type of `value(operand)`: as traced, or float32 for half types in wide rules."""
         dtype = dtype_of(operand)
         return torch.float32 if self._widens and dtype in HALF else dtype
 
     def operand(self, operand: fx.Node | Number, dtype: torch.dtype) -> Value:
-        """A traced tensor, or a number that may be symbolic, as an ONNX value of type `dtype`."""
+        """Return a traced tensor, or a maybe symbolic number, as an ONNX value of type `dtype`."""
         if isinstance(operand, torch.SymInt | torch.SymFloat):
             return self._number(cast(sympy.Expr, operand.node.expr), dtype)
         if not isinstance(operand, fx.Node):
@@ -155,18 +155,18 @@ class Lowering:
         return self.cast(self.value(operand), self.type_of(operand), dtype)
 
     def cast(self, value: Value, source: torch.dtype, target: torch.dtype, tag: str = "cast"):
-        """`value` converted, where the types differ."""
+        """Return `value` converted to `target`, or itself if the types are equal."""
         if source == target:
             return value
         kind = helper.np_dtype_to_tensor_dtype(numpy_dtype(target))
         return self.op("Cast", value, tag=tag, to=kind)
 
     def scalar(self, number: float, dtype: torch.dtype | None = None) -> Value:
-        """A constant of rank 0, by default of the result's type."""
+        """Return a constant of rank 0, by default of the result's type."""
         return self.builder.constant(np.array(number, numpy_dtype(dtype or self.dtype)))
 
     def integers(self, *numbers: int) -> Value:
-        """A 1-D int64 constant."""
+        """Return a 1-D int64 constant."""
         return self.builder.integers(numbers)
 
     def fed(
@@ -178,7 +178,7 @@ class Lowering:
         *,
         chance: float = 0.5,
     ) -> Value | None:
-        """A random tensor as an input of the graph; None where the graph is to draw it."""
+        """Return a random tensor as an input of the graph; None if the graph draws its own."""
         if self.random == "graph":
             return None
         name = self.builder.fresh(self.name(tag))
@@ -189,7 +189,7 @@ class Lowering:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the (first) result, as a rule is to make it."""
+        """Type of the (first) result that the rule must return."""
         dtype = self._first.dtype
         return torch.float32 if self._widens and dtype in HALF else dtype
 
@@ -220,13 +220,15 @@ class Lowering:
             self._widens = False
 
     def keep_wide(self, value: Value) -> Value:
-        """`value`, which is float32 whatever half type the trace says: statistics, which lose most by
-        rounding."""
+        """Mark and return `value` as float32 even if the trace has a half type.
+
+        Used for statistics, which lose most by rounding.
+        """
         self._kept_wide.add(value)
         return value
 
     def _rounded(self, result: Result) -> Result:
-        """Results of a wide rule in the types of the trace."""
+        """Cast results of a wide rule to the types of the trace."""
         held = self.node.meta["val"]
         if isinstance(result, str):
             return self._rounded_one(result, held, "rounded")
@@ -239,7 +241,7 @@ class Lowering:
         return self.cast(value, torch.float32, held.dtype, tag)
 
     def unsupported(self, reason: str) -> UnsupportedOperator:
-        """The error to raise for a form of the operator that the rule does not cover."""
+        """Return the error for a form of the operator that the rule does not cover."""
         return UnsupportedOperator(str(self.node.target), describe(self.node), reason)
 
     # -- nodes ---------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ class Lowering:
         return f"{self.node.name}.{tag}" if tag else self.node.name
 
     def op(self, op_type: str, *operands: Value, tag: str = "", **attributes: Any) -> Value:
-        """Append a node. `tag` tells the steps of one operator apart; the result has none."""
+        """Append a node. `tag` distinguishes the steps of one operator; the final result has none."""
         return self.builder.add(op_type, operands, self.name(tag), **attributes)
 
     def ops(
@@ -261,27 +263,27 @@ class Lowering:
     def reduce(
         self, kind: str, value: Value, axes: Sequence[int], *, keep: bool = False, tag: str = ""
     ) -> Value:
-        """Append a ReduceSum, ReduceMean, ... over `axes`; nothing over none, which ONNX reads as all."""
+        """Append a ReduceSum, ReduceMean, ... over `axes`; none for no axes, ONNX's form for all."""
         if not axes:
             return value
         return self.op(f"Reduce{kind}", value, self.integers(*axes), tag=tag, keepdims=int(keep))
 
     def reshape(self, value: Value, dims: Sequence[Dim], tag: str = "") -> Value:
-        """`value` in the shape `dims`."""
+        """Reshape `value` to `dims`."""
         return self.builder.reshape(value, self.shape_value(dims, infer=True), self.name(tag))
 
     def per_channel(self, vector: Value, rank: int, tag: str) -> Value:
-        """[channels] -> [1, channels, 1, ...], to meet activations of that rank."""
+        """Reshape [channels] to [1, channels, 1, ...], to broadcast with activations of that rank."""
         return self.reshape(vector, [1, -1, *[1] * (rank - 2)], tag)
 
     def transpose(self, value: Value, axes: Sequence[int], tag: str = "") -> Value:
-        """`value` with its axes in this order."""
+        """Permute the axes of `value` to this order."""
         return self.builder.transpose(value, axes, self.name(tag))
 
     # -- shapes --------------------------------------------------------------------------------
 
     def shape_value(self, dims: Sequence[Dim], *, infer: bool = False) -> Value:
-        """`dims` as a 1-D int64 value. `infer` leaves a single symbolic one to Reshape (-1)."""
+        """Return `dims` as a 1-D int64 value. With `infer`, a single symbolic one is -1, for Reshape."""
         symbolic = [axis for axis, dim in enumerate(dims) if isinstance(dim, torch.SymInt)]
         if infer and len(symbolic) == 1:
             dims = [-1 if axis in symbolic else dim for axis, dim in enumerate(dims)]
@@ -291,7 +293,7 @@ class Lowering:
         return self.op("Concat", *(self.extent(dim) for dim in dims), tag="shape", axis=0)
 
     def extent(self, dim: Dim) -> Value:
-        """One dimension as an int64 value of shape [1]."""
+        """Return one dimension as an int64 value of shape [1]."""
         if isinstance(dim, torch.SymInt):
             return self._extent(cast(sympy.Expr, dim.node.expr))
         return self.integers(dim)
@@ -328,7 +330,7 @@ class Lowering:
         raise self.unsupported(f"cannot compute the dimension {expression} at run time")
 
     def _number(self, expression: sympy.Expr, dtype: torch.dtype) -> Value:
-        """What follows from open dimensions, as a value of rank 0."""
+        """Return an expression of open dimensions as a value of rank 0."""
         if expression.is_number:
             return self.scalar(float(expression), dtype)
         kind = type(expression).__name__
@@ -350,7 +352,7 @@ class Lowering:
         return self.cast(whole, torch.int64, dtype, "count")
 
     def count(self, dims: Sequence[Dim], tag: str = "count") -> Value:
-        """Product of `dims` as a float of rank 0, of the result's type."""
+        """Return the product of `dims` as a float of rank 0, of the result's type."""
         if not any(isinstance(dim, torch.SymInt) for dim in dims):
             return self.scalar(math.prod(int(dim) for dim in dims))
         product = self.op("Squeeze", self.extent(math.prod(dims)), tag=f"{tag}.extent")
@@ -363,7 +365,7 @@ class Lowering:
         dims: Sequence[Dim] | None = None,
         dtype: torch.dtype | None = None,
     ) -> Value:
-        """A tensor of equal elements, by default of the result's shape and type."""
+        """Return a tensor of equal elements, by default of the result's shape and type."""
         dims = self.shape if dims is None else dims
         kind = numpy_dtype(dtype or self.dtype)
         if any(isinstance(dim, torch.SymInt) for dim in dims):
@@ -373,7 +375,7 @@ class Lowering:
 
 
 def normalize(axes: Sequence[int], rank: int) -> list[int]:
-    """Axes counted from the front, ascending."""
+    """Return axes counted from the front, ascending."""
     return sorted(axis % rank for axis in axes)
 
 

@@ -1,4 +1,4 @@
-"""Running sums and products along an axis, and the reverse of one."""
+"""Running sums and products along an axis, and reversal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cumsum(low: Lowering, x: fx.Node, axis: int, *, dtype: torch.dtype | None = 
 
 @lowers("cumprod", wide=True)
 def cumprod(low: Lowering, x: fx.Node, axis: int, *, dtype: torch.dtype | None = None) -> Result:
-    """Products of ever more elements: [..., n] -> [..., n, n], 1 above the diagonal, multiplied."""
+    """Lower cumprod: expand [..., n] to [..., n, n], set 1 above the diagonal, and multiply rows."""
     del dtype
     value = low.operand(x, low.dtype)
     axis %= max(1, rank_of(x))

@@ -1,4 +1,4 @@
-"""Views and copies: operators that move or rename data and compute nothing."""
+"""Views and copies: operators that move or rename data without computation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def same(low: Lowering, x: fx.Node, **_: object) -> Result:
 
 @lowers("_assert_tensor_metadata", "_assert_async", "_assert_async.msg")
 def nothing(low: Lowering, *_: object, **__: object) -> Result:
-    """An assertion: of the tracer, about shapes and types, or of a function, about values (`one_hot`)."""
+    """Drop an assertion about shapes, types (the tracer's) or values (`one_hot`'s)."""
     del low
     return []
 
 
 @lowers("copy")
 def copied(low: Lowering, x: fx.Node, source: fx.Node, *_: object) -> Result:
-    """The source, in the place of a tensor that may be larger or of another type."""
+    """Lower to the source, cast and broadcast to the tensor that it overwrites."""
     value = low.cast(low.value(source), dtype_of(source), low.dtype)
     if shape_of(source) == shape_of(x):
         return value
@@ -34,7 +34,7 @@ def copied(low: Lowering, x: fx.Node, source: fx.Node, *_: object) -> Result:
 
 @lowers(*_VIEWS)
 def view(low: Lowering, x: fx.Node, *_: object) -> Result:
-    """One Reshape from the first of a run of views, or nothing where that has this shape."""
+    """Lower a chain of views to one Reshape, or to an earlier value that has this shape."""
     names = {f"aten.{name}" if "." in name else f"aten.{name}.default" for name in _VIEWS}
     source = x
     while True:

@@ -1,1 +1,1 @@
-"""Whether an exported step is the one that PyTorch runs: both are run, and compared."""
+"""Compare an exported step with PyTorch's by running both."""

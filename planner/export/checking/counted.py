@@ -1,7 +1,8 @@
-"""What a step counts in Python: numbers and lists of the module, its objects, and the functions it runs.
+"""Counters that a step keeps in Python: in its module, the module's objects, and its functions.
 
-A trace takes them for constants. Where one grows from step to step, what is computed may hang on how
-large it is (`if self.calls < 100`), which the first steps do not show: the comparison moves it ahead.
+A trace has numbers and lengths of lists as constants. If one grows from step to step, the result may
+depend on its size (`if self.calls < 100`) in a way that the first steps do not show; the comparison moves
+it ahead.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 from planner.export.trace.step import TrainingStep
 
 AHEAD = (100, 5039, 5040, 999_999, 1_000_000)
-"""How many steps later: beyond a warm-up, and at, or just before, what small periods divide."""
+"""Numbers of steps to move ahead: beyond a warm-up, and at or just before multiples of small periods."""
 
 _LONGEST = 100
-"""By so much a list is made longer at most: what it holds may be large, or added up."""
+"""Largest length that a list is extended by: its entries may be large, or summed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class _Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
-    """How long a list is."""
+    """The length of a list."""
 
     name: str
     held: list[Any]
@@ -55,7 +56,7 @@ class _Length:
 
 
 class _Cell:
-    """A variable of a closure, as a table."""
+    """A closure variable with the interface of a table."""
 
     def __init__(self, cell: types.CellType) -> None:
         self._cell = cell
@@ -75,32 +76,32 @@ Place = _Number | _Length
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A number, what it was, and by how much it has grown since."""
+    """A number with its old value and its growth since."""
 
     place: Place
     was: float
     by: float
 
     def move(self, times: float) -> None:
-        """Have it grown so many times as much; whole numbers stay so."""
+        """Set the number to its value after `times` the growth; integers stay integers."""
         found = self.was + times * self.by
         is_whole = isinstance(self.place.read(), int)
         self.place.write(round(found) if is_whole else found)
 
 
 class Counted:
-    """Numbers that a step may count, as they are now."""
+    """Numbers that a step may count, with their current values."""
 
     def __init__(self, step: TrainingStep) -> None:
         self._was = [(place, place.read()) for place in _places(step)]
 
     def grown(self) -> list[Grown]:
-        """Those that are larger now."""
+        """Return the numbers that have grown since."""
         now = ((place, was, place.read()) for place, was in self._was)
         return [Grown(place, was, found - was) for place, was, found in now if found > was]
 
     def put_back(self) -> None:
-        """Make them what they were."""
+        """Restore the numbers."""
         for place, was in self._was:
             if place.read() != was:
                 place.write(was)
@@ -108,7 +109,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counts_put_back(step: TrainingStep) -> Iterator[Counted]:
-    """Behind the block all is as it was that the step counts, outside of the module, too."""
+    """Restore all counters of the step at the end of the block, including those outside of the module."""
     counted = Counted(step)
     try:
         yield counted
@@ -130,7 +131,7 @@ def _places(step: TrainingStep) -> Iterator[Place]:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Place]:
-    """Globals that a function names, and variables of the functions around it."""
+    """Yield the numbers in globals that a function names, and in variables of its enclosing functions."""
     read = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     for name, value in read.items():
         yield from _of_value(name, function.__globals__, name, value, deep=True)
@@ -148,7 +149,7 @@ def _of_table(prefix: str, table: dict[Any, Any], *, deep: bool) -> Iterator[Pla
 
 
 def _of_value(name: str, table: Any, key: Any, value: Any, *, deep: bool) -> Iterator[Place]:
-    """A number, or those of what holds some: a dict, an object; how long a list is."""
+    """Yield a number, a list's length, or the numbers within a dict or an object."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield _Number(name=name, table=table, key=key)
     elif isinstance(value, list):
@@ -160,6 +161,6 @@ def _of_value(name: str, table: Any, key: Any, value: Any, *, deep: bool) -> Ite
 
 
 def _has_state(value: object) -> bool:
-    """Whether it is an object of a class of the user's."""
+    """Tell whether a value is an object of a user-defined class with attributes."""
     apart = (nn.Module, Tensor, type, types.ModuleType, types.FunctionType)
     return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, apart)

@@ -1,4 +1,4 @@
-"""The random numbers that a step draws in PyTorch, as the inputs that a graph has for them."""
+"""Record the random numbers that a step draws in PyTorch, as inputs of the graph."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """One random tensor: what a graph would be fed in its place."""
+    """One random tensor, in the form that a graph is fed."""
 
     kind: DrawKind
     values: Tensor
 
 
 def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operator is called with, by name, defaults included."""
+    """Return an operator's arguments by name, defaults included."""
     return {
         argument.name: args[place]
         if place < len(args)
@@ -37,8 +37,11 @@ def _arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
 
 
 def _standard(kind: DrawKind, drawn: Tensor, given: Mapping[str, Any]) -> Tensor:
-    """What a graph would be fed for what was drawn: chances as they fell, numbers in [0, 1) or of mean 0
-    and deviation 1, of which the rules of `planner.export.aten.random` make the same."""
+    """Return a drawn tensor in the standard form that a graph is fed.
+
+    A `bernoulli` is its truth values; other numbers are in [0, 1), or of mean 0 and deviation 1. The
+    rules of `planner.export.aten.random` compute the drawn values from these.
+    """
     if kind == "bernoulli":
         return drawn != 0
     if "lambd" in given:
@@ -59,11 +62,11 @@ def _standard(kind: DrawKind, drawn: Tensor, given: Mapping[str, Any]) -> Tensor
 
 
 class Draws(TorchDispatchMode):
-    """Keeps what is drawn, in order.
+    """A mode that records random numbers in the order drawn.
 
     Attributes:
-        found: what a graph can be fed.
-        others: operators that draw what no input stands for.
+        found: random tensors that a graph can be fed.
+        others: random operators for which a graph has no input.
     """
 
     def __init__(self) -> None:
@@ -86,8 +89,10 @@ class Draws(TorchDispatchMode):
         return result
 
     def feeds(self, draws: Sequence[Draw]) -> dict[str, np.ndarray] | None:
-        """Values for the inputs of a graph, each what was drawn next of its kind and shape; None where
-        there are not as many of both."""
+        """Return a feed for each input, the next recorded tensor of its kind and shape.
+
+        None means that the numbers of recorded tensors and inputs differ.
+        """
         drawn_of = Counter((drawn.kind, tuple(drawn.values.shape)) for drawn in self.found)
         wanted = Counter((draw.kind, tuple(draw.recipe().shape)) for draw in draws)
         if any(drawn_of[kind] != count for kind, count in wanted.items()):

@@ -1,4 +1,4 @@
-"""One training step in PyTorch itself: its loss, gradients, state and random numbers."""
+"""One training step in eager PyTorch: its loss, gradients, state and random numbers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What one step made.
+    """The result of one step.
 
     Attributes:
-        results: what the loss function returns beside the loss.
-        gradients: by parameter; of the module's own alone.
-        state: every parameter and buffer behind the step.
+        results: results of the loss function other than the loss.
+        gradients: gradients by parameter, of the module's parameters only.
+        state: every parameter and buffer after the step.
         leaves: parameters and other tensors that received a gradient, by identity.
     """
 
@@ -42,17 +42,17 @@ class Ran:
 
     @property
     def arrays(self) -> Arrays:
-        """Loss, results, gradients and state, as the graph's outputs are called."""
+        """Loss, results, gradients and state under the names of the graph's outputs."""
         gradients = {name + GRADIENT_SUFFIX: array for name, array in self.gradients.items()}
         state = {name + UPDATED_SUFFIX: array for name, array in self.state.items()}
         return {LOSS: self.loss, **self.results, **gradients, **state}
 
 
 def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
-    """Run a step, and its backward pass. Its module's state changes as the step changes it.
+    """Run a step and its backward pass, which updates its module's state.
 
     Args:
-        seed: of PyTorch's, NumPy's and Python's random numbers.
+        seed: seed of PyTorch's, NumPy's and Python's random numbers.
     """
     module = step.module
     step.zero_grad(set_to_none=True)
@@ -82,7 +82,7 @@ def ran(step: TrainingStep, inputs: Mapping[str, Tensor], seed: int) -> Ran:
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Tensors that the loss's gradient ends in."""
+    """Yield the leaf tensors of the loss's autograd graph."""
     seen: set[object] = set()
     waiting = [loss.grad_fn]
     while waiting:

@@ -1,4 +1,4 @@
-"""How far two arrays are apart: float32 as it is, which is quick in large ones, all else in float64."""
+"""Norms and distances of arrays: computed in float32 for float32, for speed, else in float64."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 
 def is_equal(one: np.ndarray | None, other: np.ndarray) -> bool:
-    """Bit for bit, as far as numbers go."""
+    """Tell whether two arrays have the same numbers, or the same bytes."""
     if one is None or one.shape != other.shape:
         return False
     return bool((one == other).all()) or one.tobytes() == other.tobytes()
 
 
 def norm(array: np.ndarray) -> float:
-    """Euclidean; not finite where an element is not, or where its square is too large."""
+    """Return the Euclidean norm; it is not finite if an element is not, or if squares overflow."""
     wide = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
     flat = np.ascontiguousarray(wide).reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -23,7 +23,7 @@ def norm(array: np.ndarray) -> float:
 
 
 def off_by(one: np.ndarray, other: np.ndarray) -> float:
-    """Norm of the difference; what is not finite is the same in the same places."""
+    """Return the norm of the difference; equal infinities and pairs of not-a-number count as equal."""
     if one.shape != other.shape:
         return math.inf
     is_float = one.dtype == other.dtype and one.dtype in (np.float32, np.float64)
@@ -39,7 +39,7 @@ def off_by(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def apart(one: np.ndarray, other: np.ndarray) -> float:
-    """Norm of the difference, by that of the second."""
+    """Return the norm of the difference, divided by the norm of the second array."""
     off, whole = off_by(one, other), norm(other)
     if not off:
         return 0.0
@@ -47,7 +47,10 @@ def apart(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def is_near(one: np.ndarray, other: np.ndarray, share: float, *, floor: float) -> bool:
-    """Within a share of the norm of what is finite in the second, or within `floor`."""
+    """Tell whether the distance is within `share` of the norm of the second array, or within `floor`.
+
+    The norm counts only finite elements.
+    """
     whole = norm(other)
     if not math.isfinite(whole):
         whole = norm(np.where(np.isfinite(other), other, 0))

@@ -1,4 +1,4 @@
-"""Parameters that a graph cannot train as PyTorch does."""
+"""Check for parameters that a graph cannot train as PyTorch does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from planner.export.errors import OtherStep
 
 
 def check_parameters(module: nn.Module) -> None:
-    """Raise where a parameter does what a graph cannot: it changes its gradient by a hook, or holds the
-    same memory as another."""
+    """Raise OtherStep if a parameter has a hook on its gradient, or shares memory with another."""
     seen: dict[int, list[tuple[int, int, str]]] = {}
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):

@@ -1,4 +1,4 @@
-"""How far PyTorch's step is from itself, where its numbers change by a rounding."""
+"""Effect of rounding on PyTorch's step: its distance from itself under rounding-sized changes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from planner.export.trace.step import TrainingStep
 _RUNS = 4
 
 _TIMES, _TOGETHER = 10.0, 2.0
-"""How many times as far as PyTorch is from itself an array may be, and a gradient as far as all gradients
-together: a ReLU near 0 flips, and moves all gradients before it. Each run flips others, or none."""
+"""Allowed multiples of PyTorch's distance from itself, for an array and for all gradients together.
+
+A ReLU near 0 flips, and moves all gradients before it. Each run flips others, or none.
+"""
 
 LEAST = 1e-6
-"""A share by which numbers are changed in float32."""
+"""Relative change of numbers in float32."""
 
 
 def shares(
@@ -35,13 +37,14 @@ def shares(
     seed: int,
     least: float,
 ) -> dict[str, float]:
-    """How far an array may be apart from PyTorch's by rounding alone, by its norm, by name.
+    """Return how far each array may be from PyTorch's by rounding alone, relative to its norm, by name.
 
-    The step runs a few times, with parameters and inputs changed by `least` of each number.
+    The step runs a few times, with each number of parameters and inputs changed by about a share of
+    `least`.
 
     Args:
-        expected: what the step made without that change.
-        before: the module's state ahead of the step.
+        expected: results of the step without that change.
+        before: the module's state before the step.
     """
     worst = dict.fromkeys(expected, 0.0)
     together = 0.0
@@ -66,5 +69,5 @@ def shares(
 
 
 def _whole(norms: Iterable[float]) -> float:
-    """The norm of arrays together; infinite ones are left out."""
+    """Return the norm of all arrays together; infinite norms are left out."""
     return math.hypot(*filter(math.isfinite, norms))

@@ -1,4 +1,4 @@
-"""A session of the exported step on ONNX Runtime, fed from numpy."""
+"""An ONNX Runtime session of the exported step, fed from numpy."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from planner.export.checking.eager import Arrays
 from planner.export.write.lower import LoweredStep
 
 _WIDE = "{}.as_float32"
-"""What a result in bfloat16 is called between the graph and numpy."""
+"""Name of a bfloat16 tensor's float32 counterpart between the graph and numpy."""
 
 
 class GraphSession:
-    """A session of the exported step, its random tensors inputs."""
+    """A session of the exported step, with its random tensors as inputs."""
 
     def __init__(self, graph: LoweredStep) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.log_severity_level = 4
-        # threads that wait awake take cores from PyTorch's, and from whatever else runs
+        # Spinning threads take cores from PyTorch and other processes.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.graph = graph
         model, self._narrow = _without_bfloat16(graph.model)
@@ -34,7 +34,7 @@ class GraphSession:
         self.wanted = {given.name for given in graph.model.graph.input}
 
     def run(self, feeds: Arrays) -> Arrays:
-        """Its outputs, by name."""
+        """Run the step; return its outputs by name."""
         narrow = self._narrow
         given = {
             _WIDE.format(name) if name in narrow else name: np.asarray(array, np.float32)
@@ -52,8 +52,10 @@ class GraphSession:
 
 
 def _without_bfloat16(model: ModelProto) -> tuple[ModelProto, frozenset[str]]:
-    """(the model with float32 in place of each input and output in bfloat16, their names): ONNX Runtime
-    takes none of these from numpy, and gives it none. Either cast is exact."""
+    """Return (the model with float32 in place of bfloat16 inputs and outputs, their names).
+
+    ONNX Runtime exchanges no bfloat16 with numpy. The added casts are exact.
+    """
 
     def narrow(ends: Iterable[ValueInfoProto]) -> list[str]:
         kinds = {info.name: info.type.tensor_type.elem_type for info in ends}

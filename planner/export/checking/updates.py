@@ -1,4 +1,4 @@
-"""The update beside the caller's own: its optimizer, run by PyTorch on the gradients of the graph."""
+"""Compare the update with the caller's: PyTorch runs the optimizer on the graph's gradients."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ from planner.export.write.dtypes import HALF, array_of
 from planner.export.write.lower import LoweredStep
 
 _SHARE, _IN_HALF = 1e-3, 0.1
-"""How far changes may be apart, by the norm of PyTorch's, or of each element in float16."""
+"""Allowed distance of changes, relative to the norm of PyTorch's, or per element in float16."""
 
 _MOST = 0.5
-"""Of the elements in float16, which must be so. A mean of squares may be below its least number, and
-ONNX Runtime does not round to it between operators: PyTorch divides by 0 there, the graph does not."""
+"""Share of float16 elements that must be this near.
+
+A mean of squares may underflow in float16. ONNX Runtime does not round to float16 between operators:
+PyTorch divides by 0 there, and the graph does not.
+"""
 
 _EPS = 8
-"""The same by the rounding of the values, in units of the type's."""
+"""Allowed distance by rounding of the values, in units of the type's rounding."""
 
 _UNITS = {"float64": 2.0**-23, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""By type; float64 state follows from float32 in places (a learning rate)."""
+"""Rounding unit by type; float64 has float32's, because its state partly derives from float32."""
 
 _RATES = (1.0, 0.5, 0.75)
 """Factors of the learning rate, by step."""
 
 
 class EagerUpdate:
-    """Runs the caller's function, and compares what it leaves.
+    """Runs the caller's update function, and compares its results with the graph's.
 
     Args:
-        graph: is fed and has run; it returns gradients as well.
+        graph: the graph, which must have run with gradients among its outputs.
     """
 
     def __init__(self, update: TracedUpdate, step: TrainingStep, graph: LoweredStep) -> None:
@@ -58,7 +61,7 @@ class EagerUpdate:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Behind the block, all that the function changes is as it was. The module is not this one's."""
+        """Restore the tensors outside of the module that the function changes, after the block."""
         kept = [(leaf.tensor, leaf.tensor.detach().clone()) for leaf in self._leaves()]
         try:
             yield
@@ -78,7 +81,7 @@ class EagerUpdate:
         ]
 
     def feeds(self, number: int) -> Arrays:
-        """The optimizer's inputs at a step."""
+        """Return the optimizer's inputs at a step."""
         for name in self._update.rates.values:
             if name in self._first:
                 first = self._first[name]
@@ -86,11 +89,13 @@ class EagerUpdate:
         return self._state
 
     def wrong(self, ours: Arrays, inputs: Mapping[str, Tensor]) -> str:
-        """The first tensor that the function leaves with another value; "" where none has. What the graph
-        leaves is fed at the next step.
+        """Run the function; return a message on the first tensor that differs from the graph's, or "".
+
+        The graph's state is fed at the next step.
 
         Args:
-            inputs: of the step, which the function may read.
+            ours: outputs of the graph.
+            inputs: inputs of the step, which the function may read.
         """
         gradients = {
             name: torch.from_numpy(np.array(ours[name + GRADIENT_SUFFIX], np.float64)).to(p.dtype)
@@ -116,7 +121,7 @@ class EagerUpdate:
         )
 
     def left(self) -> Arrays:
-        """The parameters and buffers that the function changes, as it leaves them."""
+        """Return the parameters and buffers that the function changes, with their current values."""
         tensors = tensors_of(self._module)
         return {name: array_of(tensors[name]).copy() for name in self._update.updated}
 
@@ -138,7 +143,7 @@ class EagerUpdate:
             theirs = self._theirs(item, places)
             found = ours[item.name + UPDATED_SUFFIX]
             old = self._state.get(item.name, np.zeros_like(found))
-            if theirs is None:  # not made yet, as where a step was left out
+            if theirs is None:  # not created yet, for example after a skipped step
                 theirs = self._first.get(item.name)
             if theirs is None or not self._is_near(found, theirs, old):
                 return f"the update leaves another {item.name!r}"
@@ -148,7 +153,7 @@ class EagerUpdate:
         return ""
 
     def _theirs(self, item: State, places: Mapping[Any, Any]) -> np.ndarray | None:
-        """A tensor of the state as the caller's own code has it; None where it has not been made yet."""
+        """Return a state tensor's value in the caller's code; None if it is not created yet."""
         if item.path is None:
             held = self._update.tracer.leaves[item.key or ()].tensor
         else:
@@ -165,7 +170,7 @@ class EagerUpdate:
         return ""
 
     def _is_near(self, ours: np.ndarray, theirs: np.ndarray, old: np.ndarray) -> bool:
-        """Whether a value has changed as PyTorch's has, but for rounding."""
+        """Tell whether a value has changed as PyTorch's has, up to rounding."""
         if ours.shape != theirs.shape:
             return False
         if theirs.dtype.name not in _UNITS:

@@ -1,4 +1,4 @@
-"""Other values for the tensors of a step, of the kind that the example has."""
+"""New values for the tensors of a step, of the same kind as the example's."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from torch import Tensor
 from planner.export.write.dtypes import as_real
 
 _NOISE = 0.1
-"""Size of the change of a floating-point tensor, by its own deviation."""
+"""Change of a floating-point tensor, relative to its own deviation."""
 
 _MOVE = 0.05
-"""The same for a parameter, from one step to the next."""
+"""Change of a parameter from one step to the next, relative to its own deviation."""
 
 _DRAWN = 65_537
-"""So many numbers are drawn for one tensor at most; a prime, which no row's length divides."""
+"""Largest number of random numbers drawn for one tensor; a prime, which no row length divides."""
 
 _LEAST = 0.02
-"""The least change of a parameter whose elements are all alike."""
+"""Least change of a parameter whose elements are all equal."""
 
 
 class Others:
-    """Tensors like those of an example: rows in another order, the same one in all that have as many, so
-    that lengths and masks stay with what they are of; floats with noise, in the range of the example's.
+    """Generator of tensors similar to an example's.
 
-    Integers are no others than the example's: what they index, or count, is there.
+    Rows are shuffled, in one order for all tensors with equally many rows, which keeps lengths and masks
+    with their data. Floats get noise within the range of the example's. Integers are taken from the
+    example, because they may index or count something.
     """
 
     def __init__(self, seed: int, *, is_shuffled: bool = True) -> None:
@@ -35,9 +36,9 @@ class Others:
         self._orders: dict[int, Tensor] = {}
 
     def tensor(self, given: Tensor) -> Tensor:
-        """A tensor of the same type and shape."""
+        """Return a new tensor of the same type and shape."""
         found = given.detach()
-        if _is_ascending(found):  # edges of bins, times: their order is what they mean
+        if _is_ascending(found):  # bin edges or times, which must stay sorted
             return _noisy(found, self._generator).sort()[0]
         if self._is_shuffled and found.dim() and found.shape[0] > 1:
             found = found[self._order(found.shape[0])]
@@ -50,14 +51,16 @@ class Others:
 
 
 def _is_ascending(tensor: Tensor) -> bool:
-    """Whether it is a vector of different floats in ascending order."""
+    """Tell whether a tensor is a vector of different floats in ascending order."""
     is_vector = tensor.dim() == 1 and tensor.is_floating_point() and tensor.shape[0] > 2
     return is_vector and bool((tensor[1:] > tensor[:-1]).all())
 
 
 def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """What is in [0, 1] stays there, and what is not negative stays so. Whole numbers, which may be
-    categories or signs, and what is not finite, stay as they are."""
+    """Add noise that keeps values in [0, 1] there, and non-negative values non-negative.
+
+    Whole numbers, which may be categories or signs, and non-finite values stay unchanged.
+    """
     given = tensor.detach().float()
     is_moved = given.isfinite() & (given != given.round())
     values = given[is_moved]
@@ -77,14 +80,14 @@ def _noisy(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def noise_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal numbers, float32; over and over the same ones in a large tensor, which are quick to draw."""
+    """Return normal numbers in float32; a large tensor repeats a fixed number of them, for speed."""
     count = tensor.numel()
     some = torch.randn(min(count, _DRAWN), generator=generator)
     return some.repeat(-(-count // max(some.numel(), 1)))[:count].reshape(tensor.shape)
 
 
 def moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """A parameter as some step might leave it."""
+    """Return a parameter changed as by one training step."""
 
     def step(real: Tensor) -> Tensor:
         spread = max(float(real.float().std(correction=0)), _LEAST / _MOVE)
@@ -94,8 +97,10 @@ def moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def rounded(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """A tensor whose elements have changed by about a share of each. Whole numbers stay: they may be
-    categories, or the ends of a range."""
+    """Return a tensor with each element changed by about `share` of itself.
+
+    Whole numbers stay unchanged: they may be categories, or the ends of a range.
+    """
 
     def change(real: Tensor) -> Tensor:
         found = real * (1 + share * noise_like(real, generator).to(real.dtype))
@@ -105,7 +110,7 @@ def rounded(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def resized(tensor: Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> Tensor:
-    """An example with other sizes of some of its open axes: its rows again, from the first."""
+    """Return an example with some open axes resized by repeating its rows from the first."""
     for axis, name in axes.items():
         if name in sizes:
             places = torch.arange(sizes[name]) % tensor.shape[axis]
@@ -114,7 +119,7 @@ def resized(tensor: Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -
 
 
 def _in_reals(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """A tensor whose real numbers are changed, those of complex ones too; all else stays."""
+    """Apply a change to a tensor's real numbers, or a complex tensor's parts; return others unchanged."""
     real = as_real(tensor.detach())
     if not real.is_floating_point() or not real.numel():
         return tensor.detach()

@@ -1,1 +1,1 @@
-"""A training graph from a forward ONNX model, without PyTorch."""
+"""Make a training graph from a forward ONNX model, without PyTorch."""

@@ -1,8 +1,8 @@
-"""Gradients of a graph beside differences of its own loss, on ONNX Runtime.
+"""Check gradients against finite differences of the graph's own loss, on ONNX Runtime.
 
-Moved along its gradient g by h |p| g/|g|, a parameter p changes the loss by h |p| |g| + O(h^2), and
-several that are moved together by the sum of that. Whatever computed the gradients, the loss is the
-judge. In float32 the quotient is as rough as the loss's rounding by h: several lengths are tried.
+A parameter p that moves along its gradient g by h |p| g/|g| changes the loss by h |p| |g| + O(h^2), and
+several parameters together by the sum. The check is independent of how the gradients were computed. In
+float32 the quotient has an error of the loss's rounding divided by h; several lengths h are tried.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from planner.export.errors import ExportError
 from planner.files.temporary import temporary_folder
 
 _LENGTHS = (1e-2, 1e-3, 1e-1, 1e-4)
-"""Lengths of a change, by the norms of the parameters, until one shows what the gradients say."""
+"""Lengths of a change, relative to the parameters' norms, tried until one confirms the gradients."""
 
 _NEAR = 0.05
-"""Relative difference of the quotient from what the gradients say, at one of these lengths."""
+"""Allowed relative difference of the quotient from the gradients' prediction, at one of these lengths."""
 
 _ROUNDING = 256 * float(np.finfo(np.float32).eps)
-"""Of a loss, by its size: what a hundred layers make of it."""
+"""Rounding error of a loss, relative to its size, after about a hundred layers."""
 
 _GROUPS = 32
-"""Parameters are moved in so many groups: each takes two runs or more."""
+"""Largest number of groups of parameters that move together; each group takes two runs or more."""
 
 _SEEN = 0.2
-"""A length tells something where the loss's rounding is no more than this share of its change."""
+"""Largest share of the loss's change that its rounding may have for a length to be conclusive."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -37,11 +37,12 @@ Arrays = Mapping[str, np.ndarray]
 def check_gradients(
     forward: onnx.ModelProto, gradients: onnx.ModelProto, parameters: Arrays
 ) -> None:
-    """Compare each `<parameter>_grad` with differences of `loss`, at drawn inputs.
+    """Compare each `<parameter>_grad` with finite differences of `loss`, at drawn inputs.
 
     Args:
-        forward: whose output is the loss; `gradients`: the gradients beside it.
-        parameters: what they start from.
+        forward: model whose output is the loss.
+        gradients: model with the gradients beside the loss.
+        parameters: starting values of the parameters.
 
     Raises:
         ExportError: a gradient is not that of the loss, by name; or ONNX Runtime cannot load the model.
@@ -89,7 +90,7 @@ def _groups(names: Sequence[str]) -> list[Sequence[str]]:
 
 
 def _runner(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
-    """Runs a model; gives its outputs by name."""
+    """Return a function that runs a model and returns its outputs by name."""
     import onnxruntime as ort
 
     from planner.runtime.profile import run_session
@@ -109,11 +110,11 @@ def _runner(path: Path) -> Callable[[Arrays], dict[str, np.ndarray]]:
 
 
 def _check(names: Sequence[str], said: float, loss: Callable[[float], float]) -> None:
-    """Raise where no length shows what the gradients say, and one could have.
+    """Raise ExportError if no length confirms the gradients, and one was conclusive.
 
     Args:
-        said: the change of the loss by the share that these parameters are moved along their gradients,
-            as the gradients have it. `loss`: of a share.
+        said: change of the loss that the gradients predict, per share that the parameters move.
+        loss: returns the loss after a move by a share.
     """
     quotients: list[float] = []
     for share in _LENGTHS:

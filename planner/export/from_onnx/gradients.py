@@ -1,4 +1,4 @@
-"""Gradients of an ONNX model as nodes behind its own, by onnxsim (`onnxsim.graph_grad`)."""
+"""Append gradients to the nodes of an ONNX model by onnxsim (`onnxsim.graph_grad`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from planner.onnxio.load import value_types
 _PREFIX = "backward."
 
 _MORE_RESULTS = frozenset({"LayerNormalization", "MaxPool"})
-"""Operators whose results but the first say how it was computed, and may be left out."""
+"""Operators whose results beyond the first are auxiliary and may be left out."""
 
 
 def in_plain_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in operators that have a gradient here, as far as others have an equivalent."""
+    """Replace the model's operators that have no gradient here, as far as others are equivalent."""
     from onnxsim import graph_grad
 
     _leave_unread(proto.graph)
@@ -31,8 +31,7 @@ def in_plain_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _leave_unread(graph: onnx.GraphProto) -> None:
-    """Take results that may be left out from nodes where nobody reads them: a node of several has no
-    gradient here."""
+    """Remove optional results that nothing reads: nodes with several results have no gradient here."""
     read = {value.name for value in graph.output}
     for node in all_proto_nodes(graph):
         read.update(proto_reads(node))
@@ -46,17 +45,16 @@ def _leave_unread(graph: onnx.GraphProto) -> None:
 def differentiated(
     proto: onnx.ModelProto, parameters: Sequence[str]
 ) -> tuple[list[onnx.NodeProto], list[TensorProto], dict[str, str]]:
-    """A model's nodes, and those that compute the gradients of its value `loss`.
+    """Return a model's nodes, and nodes that compute the gradients of its value `loss`.
 
     Args:
         parameters: names of initializers.
 
     Returns:
-        (all nodes; constants of those that were added; the gradient's name for each parameter).
+        (all nodes; constants of the added nodes; the gradient's name for each parameter).
 
     Raises:
-        ExportError: an operator that cannot be differentiated, or a parameter that the loss does not
-            depend on.
+        ExportError: an operator cannot be differentiated, or the loss does not depend on a parameter.
     """
     from onnxsim import graph_grad, qat_graph
 
@@ -65,7 +63,7 @@ def differentiated(
     builder = qat_graph.GraphBuilder(prefix=_PREFIX)
     builder.nodes = list(proto.graph.node)
     constants = [t for t in proto.graph.initializer if t.name not in set(parameters)]
-    builder.initializer += constants  # rules read sizes and places from them
+    builder.initializer += constants  # rules read sizes and positions from them
     with ExitStack() as stack:
         for op_type, rule in _RULES.items():
             stack.enter_context(graph_grad.custom_gradient(op_type, rule, override=True))
@@ -83,7 +81,7 @@ def differentiated(
                 "lies before it can be left out (--freeze), or name what is trained (--train)"
             ) from None
     imports = [helper.make_opsetid("", opset_of(proto))]
-    for function in builder.functions:  # of operators that are the same in both sets
+    for function in builder.functions:  # their operators are equal in both sets
         del function.opset_import[:]
         function.opset_import.extend(imports)
     imports += [helper.make_opsetid(d, 1) for d in {f.domain for f in builder.functions}]
@@ -95,7 +93,7 @@ def differentiated(
 
 
 def _said(error: ValueError, nodes: Sequence[onnx.NodeProto]) -> str:
-    """What onnxsim says, with the node where it names the operator alone."""
+    """Return onnxsim's message, with the first node added if it names only an operator."""
     text = str(error).partition("; onnxsim.")[0]
     op_type, _, _ = text.partition(" ")
     node = next((n for n in nodes if n.op_type == op_type), None)
@@ -105,7 +103,7 @@ def _said(error: ValueError, nodes: Sequence[onnx.NodeProto]) -> str:
 
 
 def _between(nodes: Sequence[onnx.NodeProto], parameters: Sequence[str]) -> list[onnx.NodeProto]:
-    """The nodes that depend on parameters, of those that the loss depends on."""
+    """Return the nodes that depend on parameters and that the loss depends on."""
     reached, needed = set(parameters), {"loss"}
     for node in nodes:
         if not reached.isdisjoint(node.input):
@@ -117,7 +115,7 @@ def _between(nodes: Sequence[onnx.NodeProto], parameters: Sequence[str]) -> list
 
 
 def _give_axes(nodes: Sequence[onnx.NodeProto], builder: Any) -> None:
-    """Make operands of the axes of means, which onnxsim writes as operator sets before 18 have them."""
+    """Convert the axes of means to operands: onnxsim writes them as in operator sets before 18."""
     for node in nodes:
         for attribute in [a for a in node.attribute if a.name == "axes"]:
             name = builder.name("axes")
@@ -128,7 +126,7 @@ def _give_axes(nodes: Sequence[onnx.NodeProto], builder: Any) -> None:
 
 
 def _log_softmax(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """`g - softmax sum(g)` along the axis."""
+    """Differentiate LogSoftmax: `g - softmax sum(g)` along the axis."""
     share = ctx.b.op("Exp", [node.output[0]])
     axes = ctx.int64_const([_axis(node, -1)])
     total = ctx.b.op("ReduceSum", [gradient, axes], keepdims=1)
@@ -136,13 +134,15 @@ def _log_softmax(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | No
 
 
 def _gather(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """The gradient's rows, added to zeros where they were read: indices of any rank, in place of
-    onnxsim's product with a matrix of as many columns as there are rows."""
+    """Differentiate Gather: add the gradient's rows to zeros at the positions read.
+
+    Indices may have any rank. onnxsim's own gradient is a product with a matrix of a column for each row.
+    """
     data, indices = node.input
     shape, axis = ctx.shape(data), _axis(node, 0)
     axis %= len(shape)
     places = len(ctx.shape(indices))
-    if axis:  # the axis first
+    if axis:  # move the axis to the front
         order = [
             *range(axis, axis + places),
             *range(axis),
@@ -159,7 +159,7 @@ def _gather(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
 
 
 def _gather_nd(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """The gradient's parts, added to zeros where they were read."""
+    """Differentiate GatherND: add the gradient's parts to zeros at the positions read."""
     if any(attribute.name == "batch_dims" and attribute.i for attribute in node.attribute):
         from onnxsim.graph_grad import UnsupportedOpError
 
@@ -173,8 +173,11 @@ def _gather_nd(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None
 
 
 def _matmul(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """`g B^T` and `A^T g`. Where B is one matrix for all of A's, its gradient is one product of all rows:
-    onnxsim's holds a product for each of A's matrices, and adds them up."""
+    """Differentiate MatMul: `g B^T` and `A^T g`.
+
+    If B is one matrix for all of A's, its gradient is one product over all rows. onnxsim's own gradient
+    holds a product for each of A's matrices, and adds them up.
+    """
     left, right = node.input
     rows, columns = ctx.shape(left), ctx.shape(right)
     if min(len(rows), len(columns)) < 2:
@@ -199,7 +202,7 @@ def _matmul(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
 
 
 def _power(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """`g n x^(n - 1)`, and `g x^n log x` of the exponent: 0 where x is 0, as in PyTorch."""
+    """Differentiate Pow: `g n x^(n - 1)`, and `g x^n log x` (0 where x is 0, as in PyTorch)."""
     base, exponent = node.input[0], ctx.b.op("Cast", [node.input[1]], to=TensorProto.FLOAT)
     lower = ctx.b.op("Pow", [base, ctx.b.sub(exponent, ctx.b.const(np.float32(1)))])
     slope = ctx.b.mul(exponent, lower)
@@ -219,7 +222,7 @@ def _sum(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
 
 
 def _cast_like(ctx: Any, node: onnx.NodeProto, gradient: str) -> list[str | None]:
-    """Constants of functions are cast so; what is float32 on both sides passes."""
+    """Pass the gradient through: constants of functions are cast this way, from float32 to float32."""
     return [gradient, None]
 
 
@@ -247,4 +250,4 @@ _RULES = {
     "Pow": _power,
     "Sum": _sum,
 }
-"""Gradients that onnxsim has none for, or some that are too large."""
+"""Gradients that onnxsim lacks, or for which its own are too large."""

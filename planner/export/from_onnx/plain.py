@@ -1,8 +1,8 @@
-"""A forward ONNX model in operators that have gradients, computing the same.
+"""Rewrite a forward ONNX model into operators that have gradients, with the same results.
 
-What onnxsim does not differentiate is written another way first: an operator by its parts, a window
-that reaches over the edge by padding, a sum without its axes by one with them, sizes that are computed by
-their values.
+It rewrites the operators that onnxsim does not differentiate: an operator into its parts, a pooling
+window that crosses the edge into padding, a reduction without its axes into one that keeps them, and
+computed sizes into their values.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from planner.onnxio.load import value_types
 Shapes = Mapping[str, Sequence[int]]
 
 _SMALL = 1 << 16
-"""Elements of a value that is computed ahead: sizes, places and masks."""
+"""Largest number of elements of a value that is computed ahead: sizes, positions and masks."""
 
 _KINDS = frozenset({TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64})
-"""Types of values that are computed ahead: no kernel rounds them."""
+"""Types of values that are computed ahead: exact, without rounding."""
 
 
 def opset_of(proto: onnx.ModelProto) -> int:
-    """The operator set that a model's standard operators are of."""
+    """Return the version of the standard operator set that a model imports."""
     return next(entry.version for entry in proto.opset_import if not entry.domain)
 
 
 def made_plain(proto: onnx.ModelProto, known: frozenset[str]) -> onnx.ModelProto:
-    """The model in operators that have gradients, as far as others have an equivalent.
+    """Replace the model's operators that have no gradient, as far as others are equivalent.
 
     Args:
-        proto: changed in place; the result may be another.
+        proto: changed in place; the result may be another object.
         known: operators that have a gradient.
     """
     proto = _in_parts(proto, known)
@@ -59,12 +59,12 @@ def made_plain(proto: onnx.ModelProto, known: frozenset[str]) -> onnx.ModelProto
 
 
 def _in_parts(proto: onnx.ModelProto, known: frozenset[str]) -> onnx.ModelProto:
-    """Operators that have no gradient in the parts that ONNX defines them by (`Gelu`, say)."""
+    """Inline operators without a gradient, such as `Gelu`, by ONNX's function definitions."""
     others = {node.op_type for node in proto.graph.node} - known
     made = [("", op_type) for op_type in others if _has_parts(op_type, opset_of(proto))]
     if not made:
         return proto
-    for node in proto.graph.node:  # parts read attributes that the node leaves at their defaults
+    for node in proto.graph.node:  # parts read attributes that the node leaves at defaults
         if ("", node.op_type) in made:
             schema: Any = onnx.defs.get_schema(node.op_type, opset_of(proto))
             given = {attribute.name for attribute in node.attribute}
@@ -79,7 +79,7 @@ def _has_parts(op_type: str, opset: int) -> bool:
 
 
 def _fold(proto: onnx.ModelProto, shapes: Shapes) -> None:
-    """Compute whole numbers and booleans that depend on constants and fixed sizes alone."""
+    """Compute integers and booleans that depend only on constants and fixed sizes."""
     graph, imports = proto.graph, {"": opset_of(proto)}
     values = {
         t.name: numpy_helper.to_array(t)
@@ -102,7 +102,7 @@ def _fold(proto: onnx.ModelProto, shapes: Shapes) -> None:
 def _computed(
     node: onnx.NodeProto, values: Mapping[str, np.ndarray], shapes: Shapes, imports: dict[str, int]
 ) -> list[np.ndarray] | None:
-    """The results of a node of constants; None where it is none, or they are no small whole numbers."""
+    """Return a node's results if they are constant, small, and integer or boolean; else None."""
     if node.domain or any(
         a.type in {AttributeProto.GRAPH, AttributeProto.GRAPHS} for a in node.attribute
     ):
@@ -121,15 +121,17 @@ def _computed(
     opsets: Any = imports
     try:
         found = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
-    except Exception:  # an operator that onnx's own evaluator lacks
+    except Exception:  # onnx's own evaluator lacks the operator
         return None
     arrays: list[np.ndarray] = [np.asarray(value) for value in found]  # pyright: ignore[reportGeneralTypeIssues]
     return arrays if all(array.dtype.kind in "bi" for array in arrays) else None
 
 
 def _pad(node: onnx.NodeProto, shapes: Shapes) -> None:
-    """Windows of a pool that reach over the edge (`ceil_mode`), by padding: what lies there is in no
-    maximum, and in no mean that leaves padding out."""
+    """Replace `ceil_mode` of a pool by padding.
+
+    Padding is in no maximum, and in no mean that excludes padding.
+    """
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     is_known = {node.input[0], node.output[0]} <= shapes.keys()
     if not given.get("ceil_mode") or given.get("count_include_pad") or not is_known:
@@ -158,7 +160,7 @@ def _pad(node: onnx.NodeProto, shapes: Shapes) -> None:
 
 
 def _keeping_axes(node: onnx.NodeProto, shapes: Shapes) -> list[onnx.NodeProto]:
-    """A sum or mean without the axes that it is of, by one with them, and their removal."""
+    """Replace a sum or mean that drops its axes by one that keeps them and a Squeeze."""
     keeps = [attribute for attribute in node.attribute if attribute.name == "keepdims"]
     has_axes = len(node.input) > 1 and bool(node.input[1])
     if not keeps or keeps[0].i or not has_axes or node.input[0] not in shapes:

@@ -1,1 +1,1 @@
-"""A training step, traced by PyTorch into one graph of its loss and gradients."""
+"""Trace a training step with PyTorch into one graph of its loss and gradients."""

@@ -1,9 +1,10 @@
 """`torch.autocast` while a step is traced.
 
-The trace runs on the CPU, whatever device the module is meant for. There `torch.autocast("cuda")` turns
-itself off, as CUDA is not available; traced, it is the CPU's. The two do not convert the same operators:
-the CPU's leaves a softmax or a layer normalization in the type of its operand, for one, where CUDA's
-computes them in float32 (docs.pytorch.org, "Automatic Mixed Precision package", the op reference).
+The trace runs on the CPU, whatever device the module is meant for. On the CPU, `torch.autocast("cuda")`
+would turn itself off, because CUDA is not available; the trace uses the CPU's autocast instead. The two
+convert different operators: the CPU's leaves a softmax or a layer normalization in the type of its
+operand, for example, and CUDA's computes them in float32 (docs.pytorch.org, "Automatic Mixed Precision
+package", the op reference).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
-    """Every `torch.autocast` made meanwhile is the CPU's, in the type that it would have had."""
+    """Turn each CUDA autocast created within the block into a CPU autocast of the same type."""
     make = torch.autocast.__init__
 
     @functools.wraps(make)

@@ -1,8 +1,8 @@
-"""Activation checkpointing that a module asks for itself, while a step is traced.
+"""Activation checkpointing by the module itself, while a step is traced.
 
-What `torch.utils.checkpoint` runs is traced as if it were called: planner decides what to recompute. With
-`use_reentrant=True` PyTorch would run it behind an autograd function of its own, which a tracer cannot
-ask for gradients.
+A function under `torch.utils.checkpoint` is traced as a plain call, because planner decides what to
+recompute. With `use_reentrant=True`, PyTorch would run it in an autograd function of its own, for which a
+tracer gets no gradients.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch.utils.checkpoint
 
 
 class _Called:
-    """In place of `torch.utils.checkpoint.CheckpointFunction`."""
+    """Replacement of `torch.utils.checkpoint.CheckpointFunction`."""
 
     @staticmethod
     def apply(function: Callable[..., Any], _preserve_rng_state: bool, *args: Any) -> Any:
-        """What the function gives."""
+        """Call the function and return its result."""
         return function(*args)
 
 
 @contextlib.contextmanager
 def called_plainly() -> Iterator[None]:
-    """Reentrant checkpoints call their function meanwhile, and nothing else."""
+    """Make reentrant checkpoints call their function directly within the block."""
     module: Any = torch.utils.checkpoint
     theirs = module.CheckpointFunction
     module.CheckpointFunction = _Called

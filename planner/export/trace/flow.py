@@ -1,4 +1,4 @@
-"""One step on shapes alone: which parameters receive a gradient, and what the step returns."""
+"""Run a step on shapes alone, to find which parameters receive a gradient and its results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ from planner.export.trace.logged import ON_VALUES
 from planner.export.trace.returned import LOSS
 
 _FIRST = '; of a tuple the first is the loss: return (loss, {"name": tensor, ...})'
-"""What to say of a wrong loss among other results."""
+"""Advice for a wrong loss in a tuple of results."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientFlow:
-    """The tensors that receive a gradient, all others, where operators are first used, and the names of
-    the step's results, the loss first."""
+    """Gradient flow and results of a step.
+
+    Attributes:
+        trained: tensors that receive a gradient, by name.
+        constant: all other parameters and buffers, by name.
+        first_use: source line of the first call of each operator.
+        results: names of the step's results, the loss first.
+    """
 
     trained: Mapping[str, Tensor]
     constant: Mapping[str, Tensor]
@@ -42,7 +48,7 @@ class GradientFlow:
 def gradient_flow(
     functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]
 ) -> GradientFlow:
-    """What a fake step tells of the gradients and the results."""
+    """Run a step on fake tensors; return its gradient flow and results."""
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = {name: blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
@@ -59,7 +65,7 @@ def gradient_flow(
                 f"{'' if value.requires_grad else ' and depends on none'}"
                 f"{_FIRST if len(results) > 1 else ''}"
             )
-        # a step may switch some off, as a generator's does with its critic
+        # A step may turn gradients off, as a GAN generator's does for its critic.
         candidates = [name for name in candidates if tensors[name].requires_grad]
         with _failures_named():
             gradients = torch.autograd.grad(
@@ -75,7 +81,7 @@ def gradient_flow(
 
 @contextlib.contextmanager
 def _failures_named() -> Iterator[None]:
-    """Errors of the module's own, and reads of values, raised as the exporter's, with the line."""
+    """Raise the module's errors and value reads as the exporter's, with the source line."""
     try:
         yield
     except ON_VALUES as error:
@@ -86,13 +92,13 @@ def _failures_named() -> Iterator[None]:
         line = line_of_user(traceback.extract_tb(error.__traceback__))
         if type(error).__module__.startswith(
             "torch._subclasses"
-        ):  # of tensors without values alone
+        ):  # these come only from fake tensors
             raise TracerFailure(line, error) from error
         raise ModuleFailure(line, error) from error
 
 
 def blank(tensor: Tensor) -> Tensor:
-    """A CPU tensor of the same shape and type; fake where a fake mode is active."""
+    """Return an empty CPU tensor of the same shape and type; it is fake in a fake mode."""
     return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 

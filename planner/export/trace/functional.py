@@ -1,4 +1,4 @@
-"""A step as a function of tensors that are handed to it, as a tracer wants it."""
+"""A step as a function of its tensors, the form that a tracer takes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from planner.export.trace.step import PREFIX
 
 
 class Flat(nn.Module):
-    """Runs a step on tensors registered under flat names (no dots, no ties).
+    """A module that runs a step on tensors registered under flat names (no dots, no ties).
 
     Args:
-        results: names of what the step returns, the loss first.
+        results: names of the step's results, the loss first.
     """
 
     def __init__(self, functional: Functional, results: Sequence[str]) -> None:
@@ -37,28 +37,28 @@ class Flat(nn.Module):
             self.register_buffer(flat, tensor)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The loss and the other results, in a tuple as the tracer wants it."""
+        """Return the loss and the other results as a tuple, the form that the tracer takes."""
         tensors = {name: _view(getattr(self, flat)) for flat, name in self.original.items()}
         found = self.functional(tensors, inputs)
         loss, *others = (found[name] for name in self.results)
-        # as new tensors: the tracer refuses what is an input, or occurs twice
+        # Clones: the tracer rejects a result that is an input or occurs twice.
         return (loss, *(tensor.clone() for tensor in others))
 
 
 def _view(tensor: Tensor) -> Tensor:
-    """A trained tensor through a view, so that its gradient is a node of its own.
+    """Return a view of a trained tensor, to make its gradient a node of its own.
 
-    `a + b` hands both the same gradient, and the tracer refuses a result that occurs twice.
+    `a + b` gives both operands the same gradient, and the tracer rejects a result that occurs twice.
     """
     return tensor.view(tensor.shape) if tensor.requires_grad else tensor
 
 
 class Functional:
-    """A step's results as a function of its tensors. Not a Module: holds no parameters itself.
+    """A step's results as a function of its tensors. It is no Module and holds no parameters.
 
-    The step keeps the tensors that it was last called with until `close`: a custom backward pass may
-    run a module again. What it sets of its attributes it forgets, so that no tensor of one pass of the
-    tracer is in the next.
+    The step keeps the tensors of the last call until `close`, because a custom backward pass may run a
+    module again. Attributes that the step sets are reset after each call: no tensor leaks from one pass
+    of the tracer into the next.
     """
 
     def __init__(self, step: nn.Module, reads: Sequence[Read] = ()) -> None:
@@ -81,5 +81,5 @@ class Functional:
             before.put_back()
 
     def close(self) -> None:
-        """Give the step its own tensors back."""
+        """Restore the step's own tensors."""
         self._swapped.close()

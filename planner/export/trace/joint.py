@@ -1,10 +1,9 @@
-"""From a PyTorch module to one graph that computes its loss and every gradient.
+"""Trace a PyTorch module into one graph that computes its loss and every gradient.
 
-The trace runs on fake tensors (shapes without storage), so that a network of any size can be
-traced in the memory of its description. `aot_export_module` has two demands that ordinary
-modules break: no parameter may be registered twice, and each must receive a gradient.
-`planner.export.trace.functional.Flat` meets them: one entry per distinct tensor, and those without a
-gradient are buffers.
+The trace runs on fake tensors (shapes without storage), which lets it handle a network of any size in
+little memory. `aot_export_module` requires that no parameter is registered twice and that each receives a
+gradient. Ordinary modules violate both. `planner.export.trace.functional.Flat` meets both: it has one
+entry per distinct tensor, and registers tensors without a gradient as buffers.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from planner.export.trace.stand_ins import Scattering, modules_stood_in
 from planner.export.trace.step import TrainingStep
 
 _MOST_NUMBERS = 1 << 28
-"""Of parameters and buffers, more of which would take long to run for an error message."""
+"""Number of parameter and buffer elements above which a step is not run for a better error message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,26 +65,26 @@ class JointGraph:
     """Buffers, and parameters that receive no gradient."""
     loss: fx.Node
     outputs: Mapping[str, fx.Node]
-    """What the loss function returns beside the loss, in its order."""
+    """Results of the loss function other than the loss, in its order."""
     gradients: Mapping[str, fx.Node]
     """Gradient of the loss, per parameter."""
     updated_buffers: Mapping[str, fx.Node]
     """New value of each buffer that the forward pass changes."""
     first_use: Mapping[str, str]
-    """The line of source where the forward pass first calls each operator."""
+    """Source line at which the forward pass first calls each operator."""
     open: OpenDims
-    """Dimensions of the inputs that are to stay open."""
+    """Dimensions of the inputs that stay open."""
     borders: tuple[Border, ...] = ()
-    """What the trace took for granted of these dimensions."""
+    """Conditions on the open dimensions that the trace assumes."""
     reads: tuple[Read, ...] = ()
-    """Values of the example inputs that the graph takes for granted."""
+    """Values of the example inputs that the graph assumes."""
 
 
 class _Shapes(ShapeEnv):
-    """Remembers where in the user's source an open dimension became a constant.
+    """A ShapeEnv that records the source line at which an open dimension became a constant.
 
     Attributes:
-        fixed_at: the line; "" where it was elsewhere.
+        fixed_at: the line; "" if it is not in the user's source.
     """
 
     def __init__(self) -> None:
@@ -107,22 +106,22 @@ def trace(
 ) -> JointGraph:
     """Trace the loss of a step and its gradients.
 
-    Where the network's Python reads a tensor's value, the step goes through `torch.export` first:
-    libraries (transformers' attention masks) leave such shortcuts out there.
+    If the network's Python reads a tensor's value, the step goes through `torch.export` first: libraries
+    (transformers' attention masks) skip such shortcuts there.
 
     Args:
-        inputs: what the step takes, by name. Tensors give only shapes and types: parameters may be
-            on the meta device.
+        inputs: the step's inputs, by name. Only their shapes and types are used, and parameters may be on
+            the meta device.
         dims: dimensions of the inputs that stay symbolic.
-        specialize: run the step, and take what its Python reads of tensors for granted.
+        specialize: run the step, and assume the values that its Python reads of tensors.
 
     Raises:
-        UsageError: `specialize`, and the step cannot run: a tensor is on the meta device.
+        UsageError: `specialize` is set and the step cannot run, because a tensor is on the meta device.
         ExportError: see `planner.export.errors`.
     """
     dims = dims or {}
     step.train()
-    # oneDNN's recurrent layers are operators of their own, which nothing translates
+    # No rule lowers the separate operators of oneDNN's recurrent layers.
     with (
         _quiet(),
         on_cpu(),
@@ -146,19 +145,19 @@ def trace(
 def _trace_specialized(
     step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> JointGraph:
-    """With what the step's Python reads of the example inputs taken for granted."""
+    """Trace with the values that the step's Python reads of the example inputs assumed."""
     reads = _reads(step, inputs)
     return replace(_trace(Functional(step, reads), step.module, inputs, dims), reads=reads)
 
 
 def _can_specialize(step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims) -> bool:
-    """Whether that works; a large step is not run to find out."""
+    """Tell whether a specialized trace succeeds; False for a large step, which is not run."""
     if sum(t.numel() for t in (*step.parameters(), *step.buffers())) > _MOST_NUMBERS:
         return False
     with undisturbed():
         try:
             _trace_specialized(step, inputs, dims)
-        except Exception:  # of any kind: the error that led here says more to the caller
+        except Exception:  # the caller's error says more than any raised here
             return False
     return True
 
@@ -166,7 +165,7 @@ def _can_specialize(step: TrainingStep, inputs: Mapping[str, Tensor], dims: Open
 def _trace_exported(
     step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> JointGraph | None:
-    """By way of `torch.export`; None where that fails, too."""
+    """Trace by way of `torch.export`; return None if that fails, too."""
     program = _exported(step, inputs, dims)
     if program is None:
         return None
@@ -186,7 +185,7 @@ def _trace_exported(
 
 
 def _reads(step: TrainingStep, inputs: Mapping[str, Tensor]) -> tuple[Read, ...]:
-    """What the step's Python reads of the example inputs, in a run."""
+    """Run the step; return the values that its Python reads of the example inputs."""
     parameters, buffers = dict(step.module.named_parameters()), dict(step.module.named_buffers())
     with contextlib.closing(Functional(step)) as functional:
         return read_in_a_run(
@@ -196,7 +195,7 @@ def _reads(step: TrainingStep, inputs: Mapping[str, Tensor]) -> tuple[Read, ...]
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch's own remarks kept from the terminal: what matters is raised as an error."""
+    """Silence PyTorch's warnings and logs within the block; what matters is raised as an error."""
     loggers = [logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "export")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -218,8 +217,7 @@ def _trace(
 
 
 def _same_grad_mode() -> contextlib.AbstractContextManager[Any]:
-    """Restore at its end whether gradients are recorded: PyTorch's tracer leaves the mode of the line
-    that it fails at."""
+    """Restore the grad mode at the end of the block: PyTorch's tracer leaves it changed when it fails."""
     return torch.set_grad_enabled(torch.is_grad_enabled())
 
 
@@ -238,7 +236,7 @@ def _joint(
     fakes = {key: _fake_input(mode, x, dims.get(key, {})) for key, x in inputs.items()}
     bind_equal(dims, fakes)
     try:
-        # the tracer's last pass makes new tensors outside of any fake mode, and so of fixed sizes
+        # The tracer's last pass makes new tensors outside of any fake mode, and so with fixed sizes.
         with Scattering(), mode if dims else contextlib.nullcontext():
             traced, signature = aot_export_module(
                 flat,
@@ -268,9 +266,9 @@ def _joint(
 def _exported(
     step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims
 ) -> torch.export.ExportedProgram | None:
-    """The step as `torch.export` sees it; None where that fails as well."""
+    """Export the step with `torch.export`; return None if that fails."""
     axes = tuple(dict.fromkeys(dims.get(key, {}), torch.export.Dim.DYNAMIC) for key in inputs)
-    said = io.StringIO()  # it prints the graph so far where it fails
+    said = io.StringIO()  # torch.export prints the partial graph on failure
     try:
         with (
             contextlib.redirect_stdout(said),
@@ -280,14 +278,17 @@ def _exported(
         ):
             module, blank = _on_cpu(step, inputs)
             return torch.export.export(module, blank, dynamic_shapes=(axes,), strict=False)
-    except Exception:  # of any kind: the error that led here says more to the caller
+    except Exception:  # the caller's error says more than any raised here
         return None
 
 
 @contextlib.contextmanager
 def _no_backward_of_ones_own() -> Iterator[None]:
-    """Within the block an `autograd.Function` is an error: `torch.export` keeps what its forward does,
-    and has the gradient of that in place of its backward."""
+    """Reject every `autograd.Function` within the block.
+
+    `torch.export` keeps the operators of its forward, and would use their gradient in place of its
+    backward.
+    """
     applied = torch.autograd.Function.__dict__["apply"]
 
     def refused(function: type, *_: Any, **__: Any) -> Any:
@@ -303,8 +304,11 @@ def _no_backward_of_ones_own() -> Iterator[None]:
 def _on_cpu(
     step: TrainingStep, inputs: Mapping[str, Tensor]
 ) -> tuple[TrainingStep, tuple[Tensor, ...]]:
-    """The step and blank inputs, on the CPU: fake ones where the step has tensors on the meta device,
-    which would stay there in the exported program."""
+    """Return the step and blank inputs on the CPU.
+
+    They are fake if the step has tensors on the meta device, which would stay there in the exported
+    program.
+    """
     if not any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers())):
         return step, tuple(torch.zeros_like(tensor, device="cpu") for tensor in inputs.values())
     stand_in = copy.deepcopy(step)
@@ -329,7 +333,7 @@ def _read_signature(
     flow: GradientFlow,
     open: OpenDims,
 ) -> JointGraph:
-    """Sort placeholders and results of the traced graph by what they are."""
+    """Sort placeholders and results of the traced graph into the fields of a JointGraph."""
     inputs: dict[str, fx.Node] = {}
     parameters: dict[str, fx.Node] = {}
     buffers: dict[str, fx.Node] = {}
@@ -342,9 +346,8 @@ def _read_signature(
         else:
             inputs[next(names)] = node
 
-    # The signature's `loss_output` is wrong when buffers change, so count: the new buffers, and inputs
-    # that the step writes over for itself, the loss and the other results, one gradient for each
-    # parameter.
+    # The signature's `loss_output` is wrong when buffers change. Count instead: new buffers and inputs
+    # that the step overwrites, the loss and the other results, then one gradient per parameter.
     (results,) = traced.graph.find_nodes(op="output")[0].args
     made = results[: -len(parameters)]
     updated, (loss, *others) = made[: -len(flow.results)], made[-len(flow.results) :]

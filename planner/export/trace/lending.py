@@ -1,6 +1,7 @@
-"""A module that is lent for some runs: what they change of it is put back.
+"""Lend a module for runs that change it, and restore it afterwards.
 
-The module itself is run, and no copy of it: losses and hooks that reach it by a closure see what is run.
+The module itself runs, not a copy: losses and hooks that reach it through a closure see the module that
+runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from planner.export.trace.step import TrainingStep
 
 
 class Attributes:
-    """The attributes of a module and of all within it, and what lists and dicts among them hold."""
+    """The attributes of a module and its submodules, with the contents of their lists and dicts."""
 
     def __init__(self, module: nn.Module) -> None:
         self._attributes = [(part, dict(part.__dict__)) for part in module.modules()]
@@ -28,14 +29,14 @@ class Attributes:
         self._lists = [(table, list(table)) for table in held if isinstance(table, list)]
 
     def put_back(self) -> None:
-        """Make them what they were."""
+        """Restore the attributes."""
         for part, attributes in self._attributes:
             part.__dict__.clear()
             part.__dict__.update(attributes)
         for table, items in self._dicts:
             now = [part for item in table.items() for part in item]
             if not _is_same(now, [part for item in items for part in item]):
-                table.clear()  # which a frozen one refuses: it never has to
+                table.clear()  # a frozen dict raises, but never changes
                 table.update(items)
         for table, entries in self._lists:
             if not _is_same(table, entries):
@@ -43,15 +44,15 @@ class Attributes:
 
 
 def _is_same(one: list[Any], other: list[Any]) -> bool:
-    """Whether they hold the same objects."""
+    """Tell whether two lists hold the same objects."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 class Kept:
-    """The state of a module: its tensors, and its attributes.
+    """The state of a module: its tensors and its attributes.
 
     Args:
-        copied: what the tensors hold is copied; else they get it back as it is.
+        copied: whether to copy the tensors' data; else the same memory is put back.
     """
 
     def __init__(self, module: nn.Module, *, copied: bool) -> None:
@@ -62,7 +63,7 @@ class Kept:
         ]
 
     def put_back(self) -> None:
-        """Make the module what it was."""
+        """Restore the module's tensors and attributes."""
         self._attributes.put_back()
         with torch.no_grad():
             for tensor, data, grad, is_trained in self._tensors:
@@ -73,14 +74,16 @@ class Kept:
 
 
 def _tensors(module: nn.Module) -> tuple[Tensor, ...]:
-    """Its parameters and buffers, each once."""
+    """Return the parameters and buffers of a module, each once."""
     return (*module.parameters(), *module.buffers())
 
 
 @contextlib.contextmanager
 def as_it_was(module: nn.Module) -> Iterator[None]:
-    """Behind the block the module is in its mode, with its attributes, as it was before. Objects that it
-    holds, and lists within lists, are not looked into."""
+    """Restore the module's mode, tensors and attributes at the end of the block.
+
+    Objects that it holds, and lists within lists, are not restored.
+    """
     kept = Kept(module, copied=False)
     try:
         yield
@@ -90,8 +93,7 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lent(step: TrainingStep) -> Iterator[None]:
-    """Within the block the step trains, its tensors hold copies, and have no gradients; behind it all
-    is as it was."""
+    """Lend the step in training mode, on copies of its tensors, and restore it after the block."""
     with as_it_was(step):
         step.train()
         for tensor in _tensors(step):
@@ -102,7 +104,7 @@ def lent(step: TrainingStep) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Random numbers go on behind this as if nothing had been drawn, and nothing is said meanwhile."""
+    """Restore the random states at the end of the block, and silence warnings within it."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with (

@@ -1,4 +1,4 @@
-"""A value that a step reads for a log: a trace has none to give."""
+"""Stand-ins for values that a step reads for a log, which a trace does not have."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ ON_VALUES = (
     DynamicOutputShapeException,
     GuardOnDataDependentSymNode,
 )
-"""What a trace on shapes raises where it would need a value."""
+"""Errors that a trace on shapes raises when it needs a value."""
 
 
 class Logged:
-    """What stands for numbers (`x.item()`, `x.detach().numpy()`), or for something that is made of them.
+    """A stand-in for numbers read of a tensor, or for a result of them.
 
-    It may be kept, shown and computed with. Where the step would go on with it, in a tensor, a branch, a
-    number of Python's or a function of another library, that is an error with the line that read it.
+    It replaces the result of `x.item()` or `x.detach().numpy()`, say. It may be kept, shown and computed
+    with. Using it in a tensor, a branch, a Python number or another library's function raises an error
+    with the line that read it.
     """
 
     def __init__(self, line: str) -> None:
@@ -38,13 +39,13 @@ class Logged:
 
     @staticmethod
     def of(tensor: Tensor) -> Logged:
-        """A tensor's values."""
+        """Return a stand-in for a tensor's values."""
         del tensor
         return Logged(line_of_user(traceback.extract_stack()))
 
     @staticmethod
     def read(func: Callable[..., Any], tensor: Tensor) -> Any:
-        """What a function gives that reads numbers, where they are known."""
+        """Return the result of a function that reads numbers if they are known, else a stand-in."""
         try:
             found = func(tensor)
         except ON_VALUES:
@@ -55,7 +56,7 @@ class Logged:
 
     @staticmethod
     def refused(tensor: Tensor) -> Any:
-        """Raise where another library is given a tensor."""
+        """Raise DataDependentControlFlow: another library is given a tensor."""
         Logged.of(tensor)._goes_on()
 
     def _goes_on(self, *_: Any, **__: Any) -> Any:
@@ -69,7 +70,7 @@ class Logged:
         return self
 
     def __getattr__(self, name: str) -> Logged:
-        if name.startswith("__"):  # what protocols look for, NumPy's among them
+        if name.startswith("__"):  # protocols look these up, NumPy's among them
             raise AttributeError(name)
         return self
 

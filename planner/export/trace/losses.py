@@ -1,10 +1,10 @@
-"""Functions of PyTorch's that are spelled out in other ones while a step is traced.
+"""PyTorch functions that are rewritten with other operators while a step is traced.
 
-linear_cross_entropy      in chunks it is an operator that only PyTorch knows
-multi_margin_loss         what PyTorch takes it apart into has a slope at a margin that is just kept
-torch.ctc_loss            has no operator in ONNX, and its trace wants to know the lengths
-multilabel_margin_loss    what PyTorch 2.13 takes it apart into counts labels behind the first -1
-gaussian_nll_loss         looks at the variances, to raise where one is negative: that is left out
+linear_cross_entropy      PyTorch computes it in chunks, with an operator that ONNX lacks
+multi_margin_loss         PyTorch's decomposition has a slope at a margin that is exactly met
+torch.ctc_loss            ONNX has no such operator, and PyTorch's trace reads the lengths
+multilabel_margin_loss    PyTorch 2.13's decomposition counts labels after the first -1
+gaussian_nll_loss         PyTorch reads the variances to reject negative ones; this check is left out
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def multilabel_margin_loss(
     *older: Any,
     **reduced: Any,
 ) -> Tensor:
-    """As `torch.nn.functional.multilabel_margin_loss`.
+    """Compute `torch.nn.functional.multilabel_margin_loss`.
 
-    The mean over the classes k of `max(0, 1 - (input[label] - input[k]))`, summed over the labels (those
-    before the first -1), without the k that are labels.
+    It is the mean over the classes k of `max(0, 1 - (input[label] - input[k]))`, summed over the labels
+    (those before the first -1), without the k that are labels.
     """
     scores, labels = torch.atleast_2d(input), torch.atleast_2d(target)
     classes = scores.shape[1]
@@ -41,7 +41,7 @@ def multilabel_margin_loss(
 
 
 def linear_cross_entropy(*args: Any, options: object = None, **kwargs: Any) -> Tensor:
-    """As `torch.nn.functional.linear_cross_entropy`, all at once."""
+    """Compute `torch.nn.functional.linear_cross_entropy` in one piece, without chunks."""
     del options
     return torch.nn.functional.linear_cross_entropy(*args, **kwargs)
 
@@ -54,8 +54,11 @@ def multi_margin_loss(
     weight: Tensor | None = None,
     **reduced: Any,
 ) -> Tensor:
-    """As `torch.nn.functional.multi_margin_loss`: the mean over the classes k that are not the target of
-    `max(0, margin - (input[target] - input[k])) ** p`."""
+    """Compute `torch.nn.functional.multi_margin_loss`.
+
+    It is the mean over the classes k that are not the target of `max(0, margin - (input[target] -
+    input[k])) ** p`.
+    """
     scores, labels = torch.atleast_2d(input), torch.atleast_1d(target).unsqueeze(1)
     terms = torch.relu(margin - scores.gather(1, labels) + scores) ** p
     if weight is not None:
@@ -73,11 +76,11 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """As `torch.nn.functional.gaussian_nll_loss`; variances below `eps` count as that much."""
+    """Compute `torch.nn.functional.gaussian_nll_loss`; variances below `eps` are raised to `eps`."""
     spread = torch.as_tensor(var, dtype=input.dtype)
     if spread.dim() and spread.shape == input.shape[:-1]:  # one for each row
         spread = spread.unsqueeze(-1)
-    # the clamp has no gradient of its own: autograd's is that of the variance
+    # The clamp has no gradient: autograd's is that of the unclamped variance.
     spread = spread + (spread.clamp(min=eps) - spread).detach()
     loss = 0.5 * (torch.log(spread) + (input - target) ** 2 / spread)
     if full:
@@ -88,7 +91,7 @@ def gaussian_nll_loss(
 def _reduction(
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> str:
-    """Name the reduction; the first two are how older versions of PyTorch had it."""
+    """Return the name of the reduction; older PyTorch versions give the first two arguments."""
     if size_average is None and reduce is None:
         return reduction
     return _Reduction.legacy_get_string(size_average, reduce)

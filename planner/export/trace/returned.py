@@ -1,13 +1,12 @@
-"""The result of a loss function, or of a module that computes its loss: what is trained, and what else is
-an output.
+"""The result of a loss function, or of a module that computes its loss, as named tensors.
 
-    loss                                   a scalar tensor
-    (loss, {"accuracy": a, "top5": b})     other outputs by key
-    (loss, a, b)                           output_1, output_2
-    {"loss": loss, "logits": l}            by key
-    named tuple, dataclass, ModelOutput    by field; the loss is the field `loss`
+loss                                   a scalar tensor
+(loss, {"accuracy": a, "top5": b})     other outputs by key
+(loss, a, b)                           output_1, output_2
+{"loss": loss, "logits": l}            by key
+named tuple, dataclass, ModelOutput    by field; the loss is the field `loss`
 
-A tensor within a list, tuple or dict is called by its path: `metrics.top5`.
+A tensor within a list, tuple or dict is named by its path: `metrics.top5`.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ _FORMS = 'return the loss, (loss, {"name": tensor, ...}), or a dict with the key
 
 
 def tensors_in(result: Any, source: str) -> dict[str, Tensor]:
-    """The loss, as `loss`, then every other tensor by its name, in the order returned, without their
-    gradients. A complex one is two real ones on a last axis (`torch.view_as_real`).
+    """Return the loss, as `loss`, then every other tensor by name, detached, in the order returned.
+
+    A complex tensor becomes a real one with a last axis of two (`torch.view_as_real`).
 
     Args:
-        source: of the result, in messages: "loss function".
+        source: name of the result's source in messages, such as "loss function".
 
     Raises:
-        InvalidLoss: it is not told which tensor is the loss, or another result is no tensor.
+        InvalidLoss: no tensor is marked as the loss, or another result is not a tensor.
     """
     named = _named(result, source)
     loss = named.pop(LOSS, None)
@@ -62,7 +62,7 @@ def tensors_in(result: Any, source: str) -> dict[str, Tensor]:
 
 
 def _named(result: Any, source: str) -> dict[str, Any]:
-    """The parts of a result by name; without the loss where it cannot be told."""
+    """Return the parts of a result by name; without the loss if it cannot be identified."""
     if isinstance(result, Tensor):
         return {LOSS: result}
     if isinstance(result, Mapping):
@@ -97,7 +97,7 @@ def _twice(name: str, source: str) -> str:
 
 
 def _no_loss(result: Any, loss: Any, source: str) -> str:
-    """What to say of a result without a loss."""
+    """Return the error message for a result without a loss."""
     kind = type(result).__name__
     if isinstance(result, Mapping) and LOSS not in result:
         keys = ", ".join(map(repr, result)) or "nothing"

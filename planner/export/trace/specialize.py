@@ -1,10 +1,9 @@
-"""What a module's Python reads of tensors, taken from a run on the example inputs.
+"""Values that a module's Python reads of tensors, taken from a run on the example inputs.
 
-`if mask.any():` and `labels.nonzero()` decide what is computed next, and a trace on shapes has no values
-to go by. Where the caller asks for it, the step runs once, what it reads is kept by the line that reads,
-and the trace is told the same. The graph then holds for inputs of which the same is read. What follows
-from parameters changes with every step, so that it is refused: it is found by a second run, with other
-parameters.
+`if mask.any():` and `labels.nonzero()` decide what is computed next, and a trace on shapes has no values.
+On request, the step runs once, and records each value that it reads by source line. The trace is then
+given the same values, and the graph holds for inputs that give the same values. Values that depend on
+parameters change with every step and are rejected: a second run, with other parameters, finds them.
 """
 
 from __future__ import annotations
@@ -32,20 +31,22 @@ _NUMBERS: Mapping[Any, Callable[[Any], Any]] = {
     Tensor.item: lambda number: number,
     torch.is_nonzero: bool,
 }
-"""Functions that read one number, and what they make of it. One stands for all: inside PyTorch's tracer
-`bool(x)` comes as `x.item()`."""
+"""Functions that read one number, and the conversion of that number.
+
+One record serves all of them: inside PyTorch's tracer `bool(x)` arrives as `x.item()`.
+"""
 
 _OTHERS: frozenset[Any] = frozenset(
     {Tensor.__contains__, Tensor.equal, Tensor.tolist, torch.allclose, torch.equal}
 )
-"""More functions of tensors that give no tensor."""
+"""More functions of tensors whose result is not a tensor."""
 
 _PLACES: frozenset[Any] = frozenset(
     {
         Tensor.argwhere, Tensor.nonzero, Tensor.unique, torch.argwhere, torch.nonzero, torch.unique,
     }
 )  # fmt: skip
-"""Those whose result is as long as the values say, and has no gradient."""
+"""Functions whose result has a length that depends on values, and no gradient."""
 
 _MADE: frozenset[Any] = frozenset({torch.arange, torch.empty, torch.full, torch.ones, torch.zeros})
 _SIZED: frozenset[Any] = frozenset(
@@ -55,23 +56,25 @@ _SIZED: frozenset[Any] = frozenset(
         torch.narrow, torch.reshape, torch.tile,
     }
 )  # fmt: skip
-"""Functions that take sizes and bounds, which may be given as tensors of one integer: those that make
-tensors, and those of a tensor, which comes first."""
+"""Functions that take sizes and bounds, which may be tensors of one integer.
+
+`_MADE` creates tensors; `_SIZED` takes a tensor as its first argument.
+"""
 
 _INTEGERS = frozenset({torch.int64, torch.int32})
 
 _INDEXED: frozenset[Any] = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 
 _CHANGE = 0.5
-"""Size of the change of every parameter, in standard deviations of its own, for the second run."""
+"""Change of each parameter for the second run, in its own standard deviations."""
 
 _SHOWN = 8
-"""Elements of the longest tensor that is written out."""
+"""Number of elements up to which a tensor is printed in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One answer: the line of source that read it, by which function, and what it was."""
+    """One recorded read: its source line, the function that read, and the value."""
 
     line: str
     function: str
@@ -89,14 +92,14 @@ def read_in_a_run(
     parameters: Mapping[str, Tensor],
     buffers: Mapping[str, Tensor],
 ) -> tuple[Read, ...]:
-    """What a step reads of its tensors' values, in order.
+    """Run a step; return the values that it reads of its tensors, in order.
 
     Args:
-        run: the loss, given parameters and buffers by name, which it may change.
+        run: the loss as a function of parameters and buffers by name, which it may change.
 
     Raises:
-        UsageError: there are no values: a tensor is on the meta device.
-        DataDependentControlFlow: what is read changes with the parameters.
+        UsageError: a tensor is on the meta device and has no values.
+        DataDependentControlFlow: a value that is read changes with the parameters.
     """
     away = next((n for n, t in {**parameters, **buffers}.items() if t.is_meta), None)
     if away is not None:
@@ -143,7 +146,7 @@ def _same(one: Read, other: Read) -> bool:
 
 
 class _Recording(TorchFunctionMode):
-    """Keeps what is read."""
+    """A mode that records the values that are read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,9 +174,9 @@ class _Recording(TorchFunctionMode):
 
 
 class Told(TorchFunctionMode):
-    """Answers as a run did: by the line that asks, in the order of that run.
+    """A mode that replays the values of a recorded run, by source line and in the order of that run.
 
-    What is asked on a line that the run did not come by goes its usual way.
+    Reads on a line without records run normally.
     """
 
     def __init__(self, reads: Sequence[Read]) -> None:
@@ -212,7 +215,7 @@ class Told(TorchFunctionMode):
         return False, None
 
     def _indices(self, index: Any) -> Any:
-        """An index with the places of its masks in their stead."""
+        """Return an index with each mask replaced by the positions of its True elements."""
         places: list[Any] = []
         for part in index if isinstance(index, tuple) else (index,):
             _, value = self._next("nonzero") if _is_mask(part) else (False, None)
@@ -223,7 +226,7 @@ class Told(TorchFunctionMode):
 def _with_sizes(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], size: Callable[[Tensor], Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with a number for each tensor that stands for a size, or for a bound of a slice."""
+    """Return the arguments with a number for each tensor that is a size or a bound of a slice."""
 
     def read(part: Any) -> Any:
         if isinstance(part, tuple | list) and type(part) in (tuple, list, torch.Size):
@@ -249,8 +252,10 @@ def _with_sizes(
 
 
 def _masks(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
-    """The masks in an index: how many elements they choose depends on their values. In an assignment, one
-    to which a value for each of these is assigned."""
+    """Yield the masks in an index whose number of selected elements depends on their values.
+
+    In an assignment, yield the mask only if it is assigned one value per selected element.
+    """
     if func is Tensor.__setitem__ and _is_mask(args[1]) and isinstance(args[2], Tensor):
         each = args[2].dim() == args[0].dim() - args[1].dim() + 1 and args[2].shape[0] != 1
         yield from (args[1],) if each else ()
@@ -264,5 +269,5 @@ def _is_mask(part: Any) -> bool:
 
 
 def _is_where(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether it is `torch.where(mask)`, which gives places."""
+    """Tell whether a call is `torch.where(mask)`, which returns positions."""
     return func is torch.where and len(args) + len(kwargs) == 1

@@ -1,4 +1,4 @@
-"""Functions of PyTorch that no trace on shapes gets through, made of others that do."""
+"""PyTorch functions that fail in a trace on shapes, rewritten with others that do not."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from planner.export.trace.losses import (
 )
 
 _GROUPED: Any = torch.__dict__["_grouped_mm"]
-"""What `torch.nn.functional.grouped_mm` calls."""
+"""The function that `torch.nn.functional.grouped_mm` calls."""
 
 
 _REAL_GRADIENTS = frozenset(
     {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default}
 )
-"""What an assignment to a part becomes, with gradients for real numbers alone."""
+"""Operators of assignments to a part of a tensor, which have gradients for real numbers only."""
 
 _BY_MASK = frozenset({Tensor.__getitem__, Tensor.masked_select, torch.masked_select})
 
@@ -49,11 +49,11 @@ _READS: dict[Any, Callable[[Tensor], Any]] = {
     Tensor.numpy: Logged.of,
     Tensor.tolist: functools.partial(Logged.read, Tensor.tolist),
 }
-"""Reads that logs are made of, and what a trace has in place of the values."""
+"""Functions that read values for logs, and their replacements in a trace."""
 
 
 class StandIns(TorchFunctionMode):
-    """Calls what stands in for a function, where there is something."""
+    """A mode that calls the stand-in of each function that has one."""
 
     def __torch_function__(
         self,
@@ -78,8 +78,10 @@ class StandIns(TorchFunctionMode):
 
 
 class Scattering(TorchFunctionMode):
-    """Lets the tracer's last pass, which needs no gradients, through operators that have none for complex
-    numbers."""
+    """A mode without gradients for operators that have none for complex numbers.
+
+    The tracer's last pass, which needs no gradients, runs under it.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kept = func in _REAL_GRADIENTS and args[0].is_complex()
@@ -88,10 +90,10 @@ class Scattering(TorchFunctionMode):
 
 
 def _dense(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of an embedding without `sparse`: the gradient has the same numbers, in rows of zeros too.
+    """Return an embedding's options with a dense gradient: the same numbers, and rows of zeros.
 
     Raises:
-        ExportError: it scales its weights down as it reads them (`max_norm`).
+        ExportError: the embedding scales its weights down when it reads them (`max_norm`).
     """
     if options.get("max_norm") is not None:
         raise ExportError(
@@ -102,7 +104,7 @@ def _dense(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packed(*_: Any, **__: Any) -> Any:
-    """`pack_padded_sequence`, whose result has as many rows as the lengths together."""
+    """Reject `pack_padded_sequence`, whose number of rows is the sum of the lengths."""
     raise ExportError(
         f"a packed sequence has sizes that follow from the values of its lengths{at(_line())}: give the "
         "recurrent layer the padded batch (which computes the same up to each length, but for a backward "
@@ -115,9 +117,9 @@ def _line() -> str:
 
 
 def _adaptive_log_softmax(module: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, target: Tensor) -> Any:
-    """`nn.AdaptiveLogSoftmaxWithLoss` by the log probabilities of every class.
+    """Compute `nn.AdaptiveLogSoftmaxWithLoss` from the log probabilities of all classes.
 
-    PyTorch's own takes out the rows of each cluster, of which there are as many as the values say.
+    PyTorch's own selects the rows of each cluster, whose number depends on values.
     """
     every = module.log_prob(torch.atleast_2d(x))
     output = every.gather(1, torch.atleast_1d(target).unsqueeze(1)).squeeze(1)
@@ -126,8 +128,10 @@ def _adaptive_log_softmax(module: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, targ
 
 
 def _converted(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-    """`nn.Module.to`, where a forward calls it and the type is what it is already: PyTorch's own would
-    set every parameter anew, which cannot be done to those of a trace."""
+    """Run `nn.Module.to` within a forward pass; return the module itself if it has the type already.
+
+    PyTorch's own would replace every parameter, which fails for a trace's parameters.
+    """
     _, dtype, *_ = torch.__dict__["_C"]._nn._parse_to(*args, **kwargs)
     held = (*module.parameters(), *module.buffers())
     if any(t.is_floating_point() and t.dtype != dtype for t in held if dtype is not None):
@@ -140,13 +144,13 @@ _TO = nn.Module.to
 
 @contextlib.contextmanager
 def modules_stood_in() -> Iterator[None]:
-    """Within it modules compute what they do in a way that a trace on shapes gets through."""
+    """Patch modules within the block to compute their result in a form that a trace on shapes accepts."""
     softmax: Any = nn.AdaptiveLogSoftmaxWithLoss
     every: Any = nn.Module
     autograd: Any = torch.autograd
     densities: Any = torch.distributions.Distribution
     with (
-        # they look at their arguments, to raise where one is none
+        # Distributions would read their arguments' values to validate them.
         mock.patch.object(densities, "_validate_args", False),
         mock.patch.object(softmax, "forward", _adaptive_log_softmax),
         mock.patch.object(every, "to", _converted),
@@ -157,13 +161,16 @@ def modules_stood_in() -> Iterator[None]:
 
 
 def _is_said_causal(_: Any, is_causal: bool | None = None, *__: Any) -> bool:
-    """Whether a mask is said to be causal. `nn.Transformer` looks at its values where nothing is said,
-    for a kernel that needs no mask; the numbers are those with the mask."""
+    """Tell whether a mask is declared causal.
+
+    Without a declaration, `nn.Transformer` would read the mask's values to choose a kernel that needs no
+    mask; the results are the same with the mask.
+    """
     return is_causal is True
 
 
 def _no_backward(*_: Any, **__: Any) -> None:
-    """`torch.autograd.backward`, which adds to `.grad`: no trace sees that."""
+    """Reject `torch.autograd.backward`, which adds to `.grad`, unseen by a trace."""
     raise ExportError(
         f"the step runs a backward pass of its own{at(_line())}: its "
         "gradients are added to .grad, which a graph does not return; use torch.autograd.grad, for a "
@@ -173,7 +180,7 @@ def _no_backward(*_: Any, **__: Any) -> None:
 
 
 def _as_large(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """A tensor and the mask that selects of it, in one shape; a mask that is a constant stays one."""
+    """Return a tensor and its selection mask expanded to one shape; a constant mask stays constant."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     with _disable_current_modes() if type(mask) is Tensor else contextlib.nullcontext():
         mask = mask.expand(shape)
@@ -181,7 +188,7 @@ def _as_large(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _places(index: Any) -> Any:
-    """An index whose mask is a constant, as the places where that holds."""
+    """Return an index with a constant mask replaced by the positions of its True elements."""
     if type(index) is not Tensor or index.dtype != torch.bool or not index.dim() or index.is_meta:
         return index
     with _disable_current_modes():
@@ -189,7 +196,7 @@ def _places(index: Any) -> Any:
 
 
 def _cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
-    """`torch.cov`, whose own looks at its weights."""
+    """Compute `torch.cov` without weights in other operators: PyTorch's own reads the weights' values."""
     if fweights is not None or aweights is not None:
         return torch.cov(x, correction=correction, fweights=fweights, aweights=aweights)
     rows = torch.atleast_2d(x)
@@ -198,7 +205,7 @@ def _cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any 
 
 
 def _corrcoef(x: Tensor) -> Tensor:
-    """`torch.corrcoef`."""
+    """Compute `torch.corrcoef`."""
     found = _cov(x)
     if not found.dim():
         return found / found
@@ -209,13 +216,14 @@ def _corrcoef(x: Tensor) -> Tensor:
 def _grouped_mm(
     rows: Tensor, weights: Tensor, offs: Tensor | None = None, *others: Any, **more: Any
 ) -> Tensor:
-    """Each row by the matrix of its group: [rows, in], [groups, in, out] -> [rows, out].
+    """Multiply each row by the matrix of its group: [rows, in], [groups, in, out] -> [rows, out].
 
-    PyTorch's own takes as long as one group does, but its shapes depend on how many rows each has.
-    Here every matrix meets all rows, those of other groups as zeros, which change no sum.
+    PyTorch's own costs as much as one matrix product over all rows, but its shapes depend on the number
+    of rows of each group. Here every matrix multiplies all rows, with other groups' rows set to zero,
+    which changes no sum.
 
     Args:
-        offs: where each group's rows end, [groups]; rows behind the last are 0.
+        offs: end of each group's rows, [groups]; rows after the last end give 0.
     """
     is_plain = rows.dim() == 2 and weights.dim() == 3
     if offs is None or not is_plain or any(v is not None for v in (*others, *more.values())):
@@ -233,24 +241,23 @@ def _grouped_mm(
 
 
 def _cdist(x: Tensor, y: Tensor, p: float = 2.0, *_: Any, **__: Any) -> Tensor:
-    """Distances of all pairs: [..., rows, n], [..., others, n] -> [..., rows, others]."""
+    """Compute the distances of all pairs: [..., rows, n], [..., others, n] -> [..., rows, others]."""
     return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), ord=p, dim=-1)
 
 
 def _cholesky(x: Tensor, upper: bool = False) -> Tensor:
-    """`torch.cholesky`, whose argument has a place of its own."""
+    """Compute `torch.cholesky`, which takes `upper` as a positional argument."""
     return linalg.cholesky(x, upper=upper)
 
 
 def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
-    """Distances of each pair of rows: [rows, n] -> [pairs]."""
+    """Compute the distance of each pair of rows: [rows, n] -> [pairs]."""
     first, second = torch.triu_indices(x.shape[0], x.shape[0], 1).unbind()
     return torch.linalg.vector_norm(x[first] - x[second], ord=p, dim=-1)
 
 
 def _bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """`torch.bincount` with a length: what is beyond that, which would make it longer, ONNX Runtime
-    refuses."""
+    """Compute `torch.bincount` with a fixed length; ONNX Runtime rejects values beyond it at run time."""
     if not minlength:
         return torch.bincount(x, weights)
     added = torch.ones_like(x, dtype=torch.int64) if weights is None else weights
@@ -258,7 +265,7 @@ def _bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> T
 
 
 def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[..., i], [..., j], [out, i, j] -> [..., out]."""
+    """Compute `torch.nn.functional.bilinear`: [..., i], [..., j], [out, i, j] -> [..., out]."""
     product = torch.einsum("...i,oij,...j->...o", x, weight, y)
     return product if bias is None else product + bias
 
@@ -297,4 +304,4 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
 }
 
 _OF_LIBRARIES: dict[str, Callable[..., Any]] = {"transformers.grouped_mm_fallback": _grouped_mm}
-"""Operators that a library registers when it is imported, by name."""
+"""Stand-ins for operators that a library registers when it is imported, by name."""

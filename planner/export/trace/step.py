@@ -1,5 +1,4 @@
-"""One training step as a module: the caller's network and loss, tensors in, the loss out, and whatever
-else the loss function returns."""
+"""One training step as a module: tensors in; the loss and the loss function's other results out."""
 
 from __future__ import annotations
 
@@ -15,21 +14,24 @@ from planner.export.arguments import Arguments
 from planner.export.trace.returned import LOSS, tensors_in
 
 Loss = Callable[..., Any]
-"""`loss(the module's result, *targets)` -> scalar, or one with other tensors: see
-`planner.export.trace.returned`."""
+"""Function `loss(the module's result, *targets)`, which returns a scalar or one with other tensors.
+
+See `planner.export.trace.returned` for the forms of its result.
+"""
 
 PREFIX = "module."
-"""What the names of a step's parameters start with: those of the network in it."""
+"""Prefix of the names of the network's parameters in a step."""
 
 
 class TrainingStep(nn.Module):
-    """Runs a network, then its loss.
+    """A module that runs a network, then its loss.
 
     Args:
         module: the network.
-        inputs: of the network; the tensors in them come first among those that the step takes.
-        targets: of the loss, behind the network's result; theirs come next.
-        loss: None where the network returns the loss itself: of an object with `.loss` that alone.
+        inputs: arguments of the network; their tensors come first among the step's arguments.
+        targets: arguments of the loss, after the network's result; their tensors come next.
+        loss: the loss function. None if the network returns the loss itself; of a result with `.loss`,
+            only that is used.
         autocast: the half type that `torch.autocast` computes the network and the loss in; None for none.
     """
 
@@ -54,16 +56,16 @@ class TrainingStep(nn.Module):
 
     @property
     def constants(self) -> dict[str, Any]:
-        """What network and loss take beside tensors, by where it is."""
+        """Non-tensor values in the arguments of the network and the loss, by path."""
         return {**self._inputs.constants, **self._targets.constants}
 
     def in_evaluation(self) -> tuple[str, ...]:
-        """Names of the network's parts that are in evaluation mode where the network itself trains."""
+        """Return the names of submodules in evaluation mode if the network itself is in training mode."""
         parts = self.module.named_modules() if self.module.training else ()
         return tuple(name for name, part in parts if not part.training)
 
     def train(self, mode: bool = True) -> TrainingStep:
-        """As of any module, but that such parts stay in evaluation mode."""
+        """Set the mode as in any module, but keep such submodules in evaluation mode."""
         kept = [self.module.get_submodule(name) for name in self.in_evaluation()]
         super().train(mode)
         for part in kept:
@@ -71,15 +73,15 @@ class TrainingStep(nn.Module):
         return self
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
-        """The loss, as `loss`, then other results by their names."""
-        # leaves of the step's own: the module may ask for their gradients (requires_grad_)
+        """Return the loss, as `loss`, then the other results by name."""
+        # New leaves: the module may ask for the gradients of its inputs (requires_grad_).
         own = [
             tensor if tensor.requires_grad else tensor.detach().requires_grad_(is_wanted)
             for tensor, is_wanted in zip(tensors, self._differentiable, strict=True)
         ]
         half = self.autocast
         autocast = contextlib.nullcontext() if half is None else torch.autocast("cpu", half)
-        # what torch.compile made within the step runs as it was written, under a trace too
+        # Functions compiled with torch.compile run uncompiled, also under a trace.
         traced = dynamo.config.patch(error_on_nested_fx_trace=False)
         with torch.compiler.set_stance("force_eager"), traced, autocast:
             return self._run(own)
@@ -90,6 +92,6 @@ class TrainingStep(nn.Module):
         if self.loss is not None:
             value = self._targets.call(self.loss, tensors[count:], result)
             return tensors_in(value, "loss function")
-        # a library's result has logits, hidden states and caches that nobody asked for
+        # Ignore the library's other results: logits, hidden states and caches.
         loss = getattr(result, LOSS, None)
         return tensors_in(result if loss is None else loss, "module")

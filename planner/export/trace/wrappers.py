@@ -1,4 +1,4 @@
-"""Modules around the one that is trained."""
+"""Wrappers around the module that is trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.errors import UsageError
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module that a wrapper runs: of DataParallel, DistributedDataParallel and `torch.compile`.
+    """Return the module inside DataParallel, DistributedDataParallel and `torch.compile` wrappers.
 
     Raises:
         UsageError: a lazy module has not run yet, or the module is TorchScript.

@@ -1,8 +1,8 @@
-"""From an optimizer, or a function of the loop's, to the update in the graph, with names.
+"""Build the update in the graph, with names, from an optimizer or a function of the loop.
 
-State that the function makes as it first runs (most of an optimizer's) is traced twice: as it is made,
-and as it is carried on. Where the first run is the second one on constants, these are the initial values.
-Else an input `started`, false at first, says which of the two it is.
+State that the function creates in its first run (most of an optimizer's) is traced twice: when it is
+created, and when a later run carries it on. If the first run equals the second one on constants, these
+constants are the initial values. Otherwise an input `started`, false at first, selects between the two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from planner.export.update.traced import STARTED, State, TracedUpdate, needed, t
 
 
 def update_of(optimizer: Optimizer | Update) -> Update:
-    """An optimizer is its step."""
+    """Return the update itself, or an optimizer's step."""
     if isinstance(optimizer, Optimizer):
         check(optimizer)
         return optimizer.step
@@ -43,15 +43,15 @@ def traced_update(
     gradients: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
 ) -> TracedUpdate:
-    """Trace what runs after the backward pass of a step of `module`.
+    """Trace the code that runs after the backward pass of a step of `module`.
 
     Args:
-        gradients: the parameters that receive one, by name.
-        inputs: of the step, which the update may read.
+        gradients: parameters that receive a gradient, by name.
+        inputs: inputs of the step, which the update may read.
 
     Raises:
-        UsageError: an optimizer that is of other parameters, or needs a closure.
-        ExportError: it cannot be traced.
+        UsageError: an optimizer has parameters of another module, or needs a closure.
+        ExportError: the update cannot be traced.
     """
     given = {name: torch.empty_like(module.get_parameter(name)) for name in gradients}
     roots: list[tuple[str, Any]] = [("", update_of(optimizer))]
@@ -65,11 +65,11 @@ def traced_update(
 
 @dataclass
 class _Building:
-    """The tracing of one update, from its runs to names.
+    """One update being traced: its runs, and the names of its state.
 
     Attributes:
-        roots: what leads to the state, by name; the update itself first.
-        alone: names that parameters do not share: what they called changes in different ways.
+        roots: objects that lead to the state, by name; the update itself comes first.
+        alone: names that parameters must not share, because their values change in different ways.
     """
 
     roots: Sequence[tuple[str, Any]]
@@ -79,7 +79,7 @@ class _Building:
     alone: set[str] = field(default_factory=set)
 
     def build(self) -> TracedUpdate | None:
-        """The update; None where names that were shared must not be, to be built again."""
+        """Trace the update; return None if a shared name must be split, to be called again."""
         self.parameters = {id(p): name for name, p in self.module.named_parameters()}
         self.ways = Gradients(self.module, self.gradients)
         self.taken = {*self.parameters.values(), *self.inputs}
@@ -111,7 +111,7 @@ class _Building:
             yield
 
     def _runs(self) -> tuple[UpdateOutcome, dict[Path, Installed], dict[Path, Tensor], bool]:
-        """(what the update leaves, its state in places, their first values, whether `started` tells)"""
+        """Trace the runs; return (outcome, state by place, initial values, need of `started`)."""
         tracer = self.tracer
         numbers: dict[Path, Installed] = {}
         is_trial = True
@@ -127,7 +127,7 @@ class _Building:
             if not more and not is_trial:
                 break
             is_trial = bool(more)
-            self._forget_rates()  # what has become state is called first
+            self._forget_rates()  # numbers that became state take their names first
             numbers |= self._installed({path: before[path].value for path in more})
         values = {path: _number(before[path].value) for path in numbers}
         if not first.created:
@@ -144,7 +144,7 @@ class _Building:
         installed: dict[Path, Installed],
         values: dict[Path, Tensor],
     ) -> tuple[UpdateOutcome, dict[Path, Installed], dict[Path, Tensor], bool]:
-        """The first run as the second with initial values; where it is none, one of both."""
+        """Express the first run as the second on initial values; else select by `started`."""
         tracer = self.tracer
         put: dict[fx.Node, fx.Node] = {}
         for path, node in first.created.items():
@@ -171,7 +171,7 @@ class _Building:
     def _installed(
         self, made: Mapping[Path, Any], nodes: Mapping[Path, fx.Node] | None = None
     ) -> dict[Path, Installed]:
-        """Inputs for places: a tensor of these shapes and types each, or a number."""
+        """Return an input for each place: a tensor of the given shape and type, or a number."""
         same = {p: (nodes or {}).get(p, value) for p, value in made.items()}
         names = self._shared_names(same)
         found: dict[Path, Installed] = {}
@@ -187,7 +187,7 @@ class _Building:
     # -- names ---------------------------------------------------------------------------------
 
     def _name_places(self, reach: Reach, names: dict[Key, str]) -> None:
-        """Names for the caller's tensors, by the first place that has one."""
+        """Name the caller's tensors, each by the first place that holds it."""
         held = {
             path: place.value
             for path, place in reach.places().items()
@@ -199,7 +199,7 @@ class _Building:
             self.places_of.setdefault(key_of(held[path]), set()).add(name)
 
     def _shared_names(self, values: Mapping[Path, Any]) -> dict[Path, str]:
-        """A name for each place. What an optimizer has the same scalar of for every parameter has one."""
+        """Return a name for each place; a scalar equal for all parameters has a single name."""
         groups: dict[Any, list[Path]] = {}
         for path in values:
             groups.setdefault(_group(path), []).append(path)
@@ -215,18 +215,18 @@ class _Building:
         return names
 
     def _free_rate(self, rate: Any) -> str:
-        """A name for the input that stands for a rate; a tensor that is one gives up its own."""
+        """Return a name for a learning rate's input; a tensor that is the rate loses its own name."""
         if isinstance(rate, Tensor):
             self.taken -= self.places_of.get(key_of(rate), set())
         return self._free(LEARNING_RATE)
 
     def _forget_rates(self) -> None:
-        """Name rates anew: those of a run, some of which may be state in the next."""
+        """Free the names of rates, some of which may become state in the next run."""
         self.taken -= self.rates.forget()
         self.taken = self.taken.union(*self.places_of.values())
 
     def _free(self, name: str) -> str:
-        """The name, or another one where it is taken; now taken itself."""
+        """Take and return the name, or the first free one derived from it."""
         found, count = name, 0
         while found in self.taken:
             count += 1
@@ -282,7 +282,7 @@ class _Building:
         return self._written(updated, state, outcome.results, installed)
 
     def _apart(self, name: str) -> None:
-        """Give what is not the same of every parameter a name for each."""
+        """Give each parameter its own name for a value that differs between parameters."""
         self.alone.add(name)
 
     def _written(
@@ -338,7 +338,7 @@ class _Building:
 
 
 def _rate_type(module: nn.Module) -> torch.dtype:
-    """Of learning rates: float64 where a parameter is."""
+    """Return the type of learning rates: float64 if a parameter has it, else float32."""
     kinds = {parameter.dtype for parameter in module.parameters()}
     return torch.float64 if torch.float64 in kinds else torch.float32
 
@@ -348,21 +348,21 @@ def _number(value: float) -> Tensor:
 
 
 def _value(tensor: Tensor) -> Any:
-    """The element of a scalar; None of what is larger, or has no value."""
+    """Return the element of a scalar; None for a larger tensor or one without a value."""
     is_known = not tensor.dim() and not tensor.is_meta and type(tensor) in (Tensor, nn.Parameter)
     with plainly():
         return tensor.item() if is_known else None
 
 
 def _group(path: Path) -> Any:
-    """What places of an optimizer's state have in common that are the same of each parameter."""
+    """Return a key shared by the places of an optimizer's state that differ only in the parameter."""
     if len(path) > 2 and isinstance(path[-2], Tensor) and path[-3] == "state":
         return (*path[:-2], path[-1])
     return None
 
 
 def _scalar(value: Any) -> Any:
-    """What a scalar is told apart by; None of what is none."""
+    """Return a key that identifies a scalar; None for other values."""
     if isinstance(value, fx.Node):
         return value if not value.meta["val"].dim() else None
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""What an update does with gradients, which a graph has of one step alone."""
+"""Gradients as an update uses them: a graph has those of a single step."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from planner.export.update.traced import lent_gradients
 
 
 class Gradients:
-    """Lends a module its gradients for each way through an update, and remembers what becomes of them.
+    """Lends a module its gradients for each traced path of an update, and records how they are used.
 
     Args:
-        lent: by parameter.
+        lent: gradients by parameter.
     """
 
     def __init__(self, module: nn.Module, lent: Mapping[str, Tensor]) -> None:
         self._module, self._lent = module, lent
-        self._dropped: set[str] = set()  # set to None or zero in some way
-        self._left: set[str] = set()  # neither read nor changed in some way
+        self._dropped: set[str] = set()  # set to None or zero on some path
+        self._left: set[str] = set()  # neither read nor changed on some path
 
     @contextlib.contextmanager
     def watched(self, run: Any) -> Iterator[None]:
-        """Within the block the module has its gradients, and the update runs.
+        """Give the module its gradients while the update runs in the block, and note how it uses them.
 
         Raises:
-            UpdateRefused: parameters are frozen, or trained from now on.
+            UpdateRefused: the update freezes or unfreezes parameters.
         """
         trained = {name: p.requires_grad for name, p in self._module.named_parameters()}
         try:
@@ -55,7 +55,7 @@ class Gradients:
                 self._left.add(name)
 
     def check(self) -> None:
-        """Raise UpdateRefused where one way drops a gradient that another leaves to the next call."""
+        """Raise UpdateRefused if one path drops a gradient that another leaves for the next call."""
         for name in self._lent:
             if name in self._dropped & self._left:
                 raise UpdateRefused(

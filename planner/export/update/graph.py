@@ -1,7 +1,7 @@
-"""One graph of several runs of a loop: equal operators are one node, and `where` chooses among runs.
+"""One graph of several runs of a loop: equal operators are one node, and `where` selects among runs.
 
-Runs that part at a branch share everything before it, since what is computed from the same values by the
-same operator is the same node. Nodes are interned (value numbering: Alpern, Wegman and Zadeck, 1988).
+Runs that split at a branch share everything before it, because the same operator on the same values is
+one node. Nodes are interned (value numbering: Alpern, Wegman and Zadeck, 1988).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor, fx, nn
 from planner.export.update.redirect import plainly
 
 _SAME = frozenset({"alias", "clone", "detach", "lift_fresh", "lift_fresh_copy"})
-"""Operators whose result is their operand, in a graph without writes."""
+"""Operators whose result equals their operand in a graph without writes."""
 
 
 class MergedGraph:
-    """The graph, and its constants.
+    """The merged graph and its constants.
 
     Attributes:
-        root: holds the tensors of `get_attr` nodes.
+        root: module that holds the tensors of `get_attr` nodes.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class MergedGraph:
         self._constants: dict[int, str] = {}
 
     def placeholder(self, name: str, value: Tensor) -> fx.Node:
-        """The input called `name`, a fake tensor."""
+        """Return the input called `name`, described by a fake tensor."""
         key = ("placeholder", name, value.dtype, tuple(value.shape))
         return self._interned(key, lambda: self._placeholder(name, value))
 
@@ -42,7 +42,7 @@ class MergedGraph:
         return node
 
     def constant(self, value: Tensor) -> fx.Node:
-        """A tensor with its values."""
+        """Return a constant node for a tensor with values."""
         name = self._constants.setdefault(id(value), f"constant_{len(self._constants)}")
         setattr(self.root, name, value)
 
@@ -54,10 +54,10 @@ class MergedGraph:
         return self._interned(("get_attr", name), make)
 
     def call(self, target: Any, args: Any, kwargs: Any, value: Any) -> fx.Node:
-        """An operator on nodes of this graph.
+        """Return an operator's node on nodes of this graph.
 
         Args:
-            value: what it makes, in fake tensors.
+            value: its result, in fake tensors.
         """
         key = ("call", target, _hashable(args), _hashable(kwargs))
 
@@ -70,12 +70,12 @@ class MergedGraph:
         return self._interned(key, make)
 
     def full(self, number: float, value: Tensor) -> fx.Node:
-        """A tensor of one number, in the shape and type of a fake one."""
+        """Return a tensor filled with one number, of a fake tensor's shape and type."""
         target, kwargs = torch.ops.aten.full.default, {"dtype": value.dtype}
         return self.call(target, (list(value.shape), number), kwargs, value)
 
     def where(self, condition: fx.Node, one: fx.Node, other: fx.Node) -> fx.Node:
-        """`one` where the condition holds; the node itself where both are the same."""
+        """Return a node that selects `one` where the condition holds; `one` if both are the same."""
         if one is other:
             return one
         target = torch.ops.aten.where.self
@@ -84,7 +84,7 @@ class MergedGraph:
     def value_of(
         self, node: fx.Node, given: Mapping[fx.Node, Tensor] | None = None
     ) -> Tensor | None:
-        """A node's value, where it follows from no input but those given."""
+        """Return a node's value if it depends on no inputs but the given ones, else None."""
         known = dict(given or {})
         needed = before(node)
         if any(part.op == "placeholder" and part not in known for part in needed):
@@ -107,7 +107,7 @@ class MergedGraph:
 
 
 def before(*nodes: fx.Node) -> set[fx.Node]:
-    """Nodes and all that leads to them."""
+    """Return the given nodes and all their ancestors."""
     needed: set[fx.Node] = set()
     waiting = list(nodes)
     while waiting:
@@ -119,10 +119,10 @@ def before(*nodes: fx.Node) -> set[fx.Node]:
 
 
 class Imported:
-    """Nodes of a run's graph as nodes of the merged one.
+    """Import of a run's nodes into the merged graph.
 
     Attributes:
-        made: by node of the run; the caller adds its placeholders.
+        made: merged nodes by node of the run; the caller adds those of placeholders.
     """
 
     def __init__(self, merged: MergedGraph, root: nn.Module) -> None:
@@ -131,7 +131,7 @@ class Imported:
         self._last: fx.Node | None = None
 
     def node(self, wanted: fx.Node) -> fx.Node:
-        """The node in the merged graph."""
+        """Return the node in the merged graph, importing the nodes up to it."""
         at = self._last or wanted.graph._root
         while at.next.op != "root":
             at = at.next
@@ -144,7 +144,7 @@ class Imported:
         if node.op == "get_attr":
             return self._merged.constant(getattr(self._root, cast(str, node.target)))
         if node.op != "call_function":
-            return None  # a placeholder that nothing stands for
+            return None  # a placeholder without a counterpart
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda operand: self.made[operand])
         if _is_same(node):
             return args[0]
@@ -155,7 +155,7 @@ class Imported:
 
 
 def _is_same(node: fx.Node) -> bool:
-    """Whether a node hands on its operand, but for its place in memory."""
+    """Tell whether a node returns its operand unchanged, apart from its memory."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return False
@@ -174,7 +174,7 @@ def _is_same(node: fx.Node) -> bool:
 
 
 def _filled_with(node: fx.Node, args: Any) -> float | None:
-    """The number that a node fills a tensor with; None where it is no such node."""
+    """Return the number that a node fills a tensor with; None if it fills none."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return None
@@ -191,7 +191,7 @@ _FILLS = {
     "zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1,
 }  # fmt: skip
 _FILLED = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}
-"""Operators that fill a tensor, with what; or with which of their arguments."""
+"""Position of the fill value among the arguments, by operator; `_FILLS` has fixed values."""
 
 
 def substituted(
@@ -201,10 +201,10 @@ def substituted(
     *,
     is_simplified: bool,
 ) -> dict[Any, fx.Node]:
-    """The nodes with others in the place of some inputs, written out anew.
+    """Return the nodes rebuilt with other nodes in place of some inputs.
 
     Args:
-        is_simplified: `0 * x` is zeros, and `0 + x` is x.
+        is_simplified: replace `0 * x` by zeros, and `0 + x` by x.
     """
     made: dict[fx.Node, Any] = dict(put)
     needed = before(*nodes.values())
@@ -228,20 +228,20 @@ def substituted(
 def _chosen(
     merged: MergedGraph, condition: fx.Node, one: fx.Node, other: fx.Node
 ) -> fx.Node | None:
-    """What `where` gives, where the condition is a constant scalar."""
+    """Return the branch that `where` selects if its condition is a constant scalar, else None."""
     known = merged.value_of(condition) if not condition.meta["val"].dim() else None
     return None if known is None else one if bool(known) else other
 
 
 def is_zeros(node: Any) -> bool:
-    """Whether a node is a tensor of zeros."""
+    """Tell whether a node is a tensor of zeros."""
     if not isinstance(node, fx.Node) or node.op != "call_function":
         return False
     return node.target is torch.ops.aten.full.default and bool(node.args[1] == 0)
 
 
 def _without_zeros(node: fx.Node, args: Any, kwargs: Any) -> fx.Node | None:
-    """`0 * x` and `0 + x`, where x has the shape and type of the result."""
+    """Simplify `0 * x` and `0 + x`, if x has the shape and type of the result; else return None."""
     name = str(node.target)
     if len(args) != 2 or kwargs or not any(map(is_zeros, args)):
         return None

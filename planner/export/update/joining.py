@@ -1,4 +1,4 @@
-"""Two outcomes of an update as one."""
+"""Join two outcomes of an update."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.export.update.trace import Tracer
 
 
 def flat(tracer: Tracer, outcome: UpdateOutcome, other: UpdateOutcome) -> dict[Any, fx.Node]:
-    """Everything that an outcome leaves; what it does not touch and the other does as it was."""
+    """Return all values that an outcome leaves; what only the other changes keeps its value."""
     found: dict[Any, fx.Node] = {}
     for key in {**outcome.leaves, **other.leaves}:
         found["leaf", key] = outcome.leaves.get(key) or tracer.input_of(key)
@@ -23,7 +23,7 @@ def flat(tracer: Tracer, outcome: UpdateOutcome, other: UpdateOutcome) -> dict[A
 def either(
     tracer: Tracer, flag: fx.Node, one: UpdateOutcome, other: UpdateOutcome
 ) -> UpdateOutcome:
-    """One outcome where the flag holds, the other where not."""
+    """Return an outcome that is `one` if the flag holds and `other` if not."""
     yes, no = flat(tracer, one, other), flat(tracer, other, one)
     if yes.keys() != no.keys():
         raise UpdateRefused(

@@ -1,4 +1,4 @@
-"""Optimizers by name: `adamw`, and with settings `adamw:lr=1e-3,betas=0.9/0.95`."""
+"""Optimizers by name: `adamw`, or with settings `adamw:lr=1e-3,betas=0.9/0.95`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.export.update.optimizers import check
 
 
 def torch_optimizers() -> dict[str, type[torch.optim.Optimizer]]:
-    """The classes of `torch.optim`, by their names in lower case."""
+    """Return the optimizer classes of `torch.optim` by their lower-case names."""
     kinds = (getattr(torch.optim, name) for name in torch.optim.__all__)
     return {
         kind.__name__.lower(): kind
@@ -26,11 +26,13 @@ def torch_optimizers() -> dict[str, type[torch.optim.Optimizer]]:
 
 
 def named_optimizer(text: str, module: nn.Module) -> Optimizer | torch.optim.Optimizer:
-    """What a name stands for: planner's own where it is one of `OPTIMIZERS` alone, or a class of
-    `torch.optim` in any case, of all parameters of `module`.
+    """Return the optimizer that a name with settings describes.
+
+    A name of `OPTIMIZERS` alone gives planner's own optimizer. Otherwise it names a class of
+    `torch.optim`, in any case, which is created for all parameters of `module`.
 
     Raises:
-        UsageError: no such name or setting, or PyTorch refuses a value.
+        UsageError: the name or a setting is unknown, or PyTorch rejects a value.
     """
     name, colon, settings = text.partition(":")
     if text in OPTIMIZERS:
@@ -55,7 +57,7 @@ def named_optimizer(text: str, module: nn.Module) -> Optimizer | torch.optim.Opt
 
 
 def _setting(part: str, text: str, known: list[str]) -> tuple[str, Any]:
-    """`betas=0.9/0.95` -> ("betas", (0.9, 0.95))"""
+    """Parse one setting: `betas=0.9/0.95` -> ("betas", (0.9, 0.95))."""
     key, equals, value = part.partition("=")
     if not equals or not value:
         raise UsageError(f"{part!r} in {text!r} is not NAME=VALUE, as in lr=1e-3 or betas=0.9/0.95")
@@ -68,7 +70,7 @@ def _setting(part: str, text: str, known: list[str]) -> tuple[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    """A number, true, false or none; else the text."""
+    """Parse a number, true, false or none; return other text unchanged."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

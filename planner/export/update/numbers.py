@@ -1,9 +1,9 @@
-"""Numbers that a loop's Python reads of tensors, as tensors: `t.item()` is a float64 of rank 0.
+"""Python numbers that a loop reads of tensors, kept as tensors: `t.item()` is a float64 of rank 0.
 
-Such a number takes part in arithmetic as Python's own does: with a tensor of a rank it does not change
-the type, and alone it is computed in float64. Where PyTorch wants a number (`alpha=`, `value=`), the
-operator is written with a product. `min`, `max` and functions of `math` give a tensor where they are
-given one.
+Such a number behaves in arithmetic like a Python number: combined with a tensor of higher rank it does
+not change the type, and alone it is computed in float64. If a PyTorch operator requires a number
+(`alpha=`, `value=`), the operator is rewritten with a product. `min`, `max` and functions of `math`
+return a tensor if they are given one.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _READS: Mapping[Any, str] = {
     Tensor.numpy: "numpy()",
     Tensor.__format__: "a format",
 }
-"""What gives a Python value and no tensor."""
+"""Functions that convert a tensor to another Python value."""
 
 _MATH: Mapping[str, Callable[..., Any]] = {
     name: getattr(torch, name)
     for name in ("ceil", "cos", "exp", "floor", "log", "pow", "sin", "sqrt", "tan", "tanh")
 }
-"""Functions of Python's `math`, by name, as PyTorch has them."""
+"""PyTorch's counterparts of functions of Python's `math`, by name."""
 
 
 class Numbers(TorchFunctionMode):
-    """Keeps numbers tensors.
+    """A mode that keeps numbers read of tensors as tensors.
 
     Args:
-        decide: what `bool(t)` is of a tensor.
+        decide: function that returns `bool(t)` of a tensor.
     """
 
     def __init__(self, decide: Callable[[Tensor], bool]) -> None:
@@ -78,14 +78,14 @@ class Numbers(TorchFunctionMode):
 
 
 def _assigned(tensor: Tensor, value: Tensor) -> None:
-    """`tensor.data = value`, which PyTorch itself cannot do with what stands for tensors."""
+    """Perform `tensor.data = value` by a copy, since PyTorch cannot do it with fake tensors."""
     if (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
         raise RuntimeError("a tensor's data is replaced by data of another shape or type")
     tensor.detach().copy_(value)
 
 
 def number_of(tensor: Tensor) -> Tensor:
-    """The one element of a tensor, float64 of rank 0."""
+    """Return the one element of a tensor as a float64 of rank 0."""
     return tensor.detach().reshape(()).to(torch.float64)
 
 
@@ -94,8 +94,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _in_wide(form: Callable[..., Any]) -> Callable[..., Any]:
-    """The form where a number is a tensor, or the first operand of a half type: it is then computed in
-    float32 and rounded once, as PyTorch's kernels do."""
+    """Wrap a form that applies only to tensors as numbers and to half-type first operands.
+
+    A half type is computed in float32 and rounded once, as in PyTorch's kernels.
+    """
 
     @functools.wraps(form)
     def wide(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +119,7 @@ def _in_wide(form: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPERANDS = {"_add": 1, "_sub": 1, "_addcmul": 2, "_addcdiv": 2, "_lerp": 1}
-"""How many operands come behind the first."""
+"""Number of operands after the first."""
 
 
 @_in_wide
@@ -142,7 +144,7 @@ def _addcdiv(x: Any, over: Any, under: Any, *, value: Any = 1) -> Any:
 
 @_in_wide
 def _lerp(x: Any, end: Any, weight: Any) -> Any:
-    """PyTorch's formula, which is exact at either end."""
+    """Interpolate by PyTorch's formula, which is exact at either end."""
     near, far = x + weight * (end - x), end - (end - x) * (1 - weight)
     if isinstance(weight, Tensor):
         return torch.where(weight < 0.5, near, far)
@@ -158,7 +160,7 @@ def _full(size: Any, value: Any, **rest: Any) -> Any:
 
 
 def _clamp(x: Tensor, min: Any = None, max: Any = None, **rest: Any) -> Any:
-    """Bounds that are numbers of a wider type do not widen the result."""
+    """Clamp x without widening its type, even if a bound is a number of a wider type."""
     if rest or not (_is_number(min) or _is_number(max)):
         return NotImplemented
     low = x if min is None else torch.maximum(x, torch.as_tensor(min).to(x.dtype))
@@ -183,11 +185,14 @@ _FORMS: Mapping[str, Callable[..., Any]] = {
     "clip": _clamp,
     "tensor": _as_tensor,
 }
-"""Functions that want a number, by name, for a tensor in its place; NotImplemented where none is."""
+"""Rewritten forms, by name, of functions that require a number but are given a tensor.
+
+They return NotImplemented if no number is a tensor.
+"""
 
 
 def _of_several(plain: Callable[..., Any], chosen: Callable[..., Tensor]) -> Callable[..., Any]:
-    """`min` or `max`, for several arguments of which one may be a tensor."""
+    """Wrap `min` or `max` for several arguments of which one may be a tensor."""
 
     def several(*args: Any, **kwargs: Any) -> Any:
         if len(args) < 2 or kwargs or not any(map(_is_number, args)):
@@ -213,8 +218,7 @@ def _of_math(name: str) -> Callable[..., Any]:
 
 
 def _as_key(tensor: Tensor) -> int:
-    """The hash of a tensor. One number among others in a set or a dict would not be found, whatever it
-    is."""
+    """Return the hash of a tensor; raise for a number, which no set or dict would find."""
     if tensor.dim():
         return id(tensor)
     raise DataDependentUpdate(
@@ -226,7 +230,7 @@ def _as_key(tensor: Tensor) -> int:
 
 @contextlib.contextmanager
 def python_takes_tensors() -> Iterator[None]:
-    """Within the block `min`, `max` and functions of `math` take tensors, and numbers are no keys."""
+    """Make `min`, `max` and `math` accept tensors, and reject numbers as keys, in the block."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(FunctionalTensor, "__hash__", _as_key))
         for name, chosen in (("min", torch.minimum), ("max", torch.maximum)):

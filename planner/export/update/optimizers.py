@@ -1,4 +1,4 @@
-"""Optimizers as an update meets them: their learning rates, their parameters, and which are refused."""
+"""Optimizers of an update: their learning rates and parameters, and the kinds that are rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.export.update.reach import Reach
 from planner.export.update.redirect import plainly
 
 _KERNELS = ("foreach", "fused", "capturable", "differentiable")
-"""Flags of a parameter group that choose among forms of one formula: the plain form is traced."""
+"""Flags of a parameter group that select equivalent kernels; the plain form is traced."""
 
 _REFUSED: Mapping[type[Optimizer], str] = {
     LBFGS: "LBFGS runs the step several times through a closure",
@@ -31,7 +31,7 @@ _REFUSED: Mapping[type[Optimizer], str] = {
 
 
 def check(optimizer: Optimizer) -> None:
-    """Raise UsageError where an optimizer is of a kind that no graph holds."""
+    """Raise UsageError if an optimizer is of a kind that cannot be exported."""
     for kind, why in _REFUSED.items():
         if isinstance(optimizer, kind):
             raise UsageError(f"the optimizer cannot be exported: {why}")
@@ -39,15 +39,15 @@ def check(optimizer: Optimizer) -> None:
 
 @dataclass
 class Rates:
-    """Learning rates: an input for each parameter group, or one where all of an optimizer agree.
+    """Learning rates: an input for each parameter group, or one if all groups of an optimizer agree.
 
-    A rate that the update computes itself, or changes, is none of them.
+    A rate that the update computes or changes itself is not included.
 
     Attributes:
-        parameters: names of the module's, by identity.
-        named: is called where an optimizer is come across that was not known.
-        free: a name for a rate, which nothing else has.
-        values: rates as they are in Python, by name.
+        parameters: names of the module's parameters, by identity.
+        named: called when a new optimizer is found.
+        free: returns an unused name for a rate.
+        values: the rates' Python values, by name.
     """
 
     reach: Reach
@@ -59,7 +59,7 @@ class Rates:
     _names: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def forget(self) -> set[str]:
-        """Name them anew; returns the names that they had."""
+        """Forget the rates' names and values; return the names."""
         names = set(self._names.values())
         self._names.clear()
         self.values.clear()
@@ -67,10 +67,10 @@ class Rates:
 
     @contextlib.contextmanager
     def hooked(self, rate_of: Callable[[Optimizer, int], Any]) -> Iterator[None]:
-        """Within the block optimizers step in their plain form, and with other learning rates.
+        """Make optimizers step in their plain form and with other learning rates within the block.
 
         Args:
-            rate_of: the rate of an optimizer's group by index; None leaves it.
+            rate_of: returns the rate of an optimizer's group by index; None keeps the group's own.
         """
         changed: list[tuple[dict[str, Any], str, Any, Any]] = []
 
@@ -111,12 +111,12 @@ class Rates:
                 hook.remove()
 
     def as_input(self, run: Any) -> Callable[[Optimizer, int], Any]:
-        """For `hooked`: a rate that is an input of a run's graph."""
+        """Return a `rate_of` for `hooked` that makes rates inputs of a run's graph."""
 
         def rate_of(optimizer: Optimizer, index: int) -> Any:
             group = optimizer.param_groups[index]
             if self.reach.was(group).get("lr") is not group.get("lr"):
-                return None  # another one, which the update has put there
+                return None  # the update itself has replaced this rate
             if not _is_rate(group.get("lr"), run):
                 return None
             return number_of(run.fed(self._name(optimizer, index), (), self.dtype))
@@ -124,7 +124,7 @@ class Rates:
         return rate_of
 
     def as_fed(self, feeds: Mapping[str, Any]) -> Callable[[Optimizer, int], Any]:
-        """For `hooked`: a rate as a graph is fed it."""
+        """Return a `rate_of` for `hooked` that gives the rates fed to a graph."""
 
         def rate_of(optimizer: Optimizer, index: int) -> Any:
             at = (id(optimizer), index)
@@ -154,7 +154,7 @@ class Rates:
                     )
 
     def value_of(self, tracer: Any, node: fx.Node) -> Tensor | None:
-        """What a node is where it follows from no input but these."""
+        """Return a node's value if it depends on no inputs but the rates, else None."""
         rates = {
             tracer.input(name, (), self.dtype): torch.tensor(value, dtype=self.dtype)
             for name, value in self.values.items()
@@ -163,7 +163,7 @@ class Rates:
 
 
 def _is_rate(rate: Any, run: Any) -> bool:
-    """Whether a rate comes from outside: a number, or a tensor that has not been written so far."""
+    """Tell whether a rate comes from outside: a number, or a tensor not yet written in this run."""
     if isinstance(rate, FunctionalTensor):
         return False
     return isinstance(rate, int | float) or (isinstance(rate, Tensor) and not run.changed(rate))

@@ -1,4 +1,4 @@
-"""What a run of an update comes across, is given, and leaves."""
+"""Inputs and outcomes of the runs of an update."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from torch import Tensor, fx
 from planner.export.update.reach import Path
 
 Update = Callable[[], Mapping[str, Any] | None]
-"""What a loop runs between `loss.backward()` and its next step. Tensors that it returns by name are
-outputs."""
+"""Function that a loop runs between `loss.backward()` and its next step.
+
+Tensors that it returns by name are outputs of the graph.
+"""
 
 Key = tuple[Any, ...]
-"""Of a caller's tensor: where it is in memory, and how it is laid out there."""
+"""Identity of a caller's tensor: its memory, offset, shape, strides and type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A caller's tensor that was come across."""
+    """A caller's tensor that a run has used."""
 
     tensor: Tensor
     name: str
@@ -29,7 +31,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An input that is put in a place: a tensor, or a number, which is float64 of rank 0."""
+    """An input installed in a place: a tensor, or a number as a float64 of rank 0."""
 
     name: str
     shape: tuple[int, ...] = ()
@@ -38,13 +40,13 @@ class Installed:
 
 @dataclass(slots=True)
 class UpdateOutcome:
-    """What a run, or several merged, leaves.
+    """The values that a run, or several merged runs, leave.
 
     Attributes:
-        leaves: values behind the run of the caller's tensors, by key.
-        places: the same, of places whose tensor or number is another one than before.
-        created: what a place's tensor was as it was made, where the run made it.
-        results: what the function returned.
+        leaves: values of the caller's tensors after the run, by key.
+        places: values of places whose tensor or number was replaced.
+        created: value of each tensor that the run created in a place, at its creation.
+        results: results of the function.
     """
 
     leaves: dict[Key, fx.Node] = field(default_factory=dict)
@@ -55,7 +57,7 @@ class UpdateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch that a run came to, and how it went on."""
+    """A data-dependent branch that a run reached, and the answer that it took."""
 
     condition: fx.Node
     answer: bool
@@ -63,6 +65,6 @@ class Branch:
 
 
 def key_of(tensor: Tensor) -> Key:
-    """Two tensors of one key are the same numbers."""
+    """Return the key of a tensor; two tensors with the same key hold the same numbers."""
     layout = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return (tensor.untyped_storage()._cdata, *layout, tensor.dtype)

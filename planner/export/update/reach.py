@@ -1,8 +1,8 @@
-"""What a function reaches: tensors and numbers by the place that holds them, kept and put back.
+"""Find the tensors and numbers that a function can reach, by the place that holds them.
 
-Places are found from the function's variables on: through closures, globals that it names, attributes,
-lists and dicts. `ema.shadow["0.weight"]` is one. What a loop assigns to a place is seen there, and
-whatever a trial run changes is put back.
+The search starts at the function's variables and follows closures, globals that it names, attributes,
+lists and dicts. `ema.shadow["0.weight"]` is such a place. It sees what a loop assigns to a place, and
+restores what a trial run changes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 _MOST_ELEMENTS = 10_000
-"""Longer lists and dicts are data, which no loop's state is in."""
+"""Length above which lists and dicts count as data, which hold no state of a loop."""
 
 _LIBRARIES = frozenset({"torch", "numpy", "planner"})
-"""Their functions' globals are not a loop's."""
+"""Libraries whose functions' globals do not belong to a loop."""
 
 Path = tuple[Any, ...]
-"""Of a place: the name of a root, then attributes, keys and indices. Tensors that are keys stand for
-themselves."""
+"""Path of a place: the name of a root, then attributes, keys and indices.
+
+A tensor that is a key stands for itself in the path.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where a value is: in `holder`, a dict or list, under `key`; or in a closure's cell."""
+    """A place that holds a value: `key` in `holder`, a dict or list, or a closure's cell."""
 
     path: Path
     holder: Any
@@ -48,10 +50,10 @@ class ValuePlace:
 
 
 class Reach:
-    """The places that are reached from some roots.
+    """The places that can be reached from some roots.
 
     Args:
-        roots: by name; "" adds nothing to the names of what is in it.
+        roots: root objects by name; the name "" adds nothing to the paths below it.
     """
 
     def __init__(self, roots: Sequence[tuple[str, Any]]) -> None:
@@ -60,13 +62,13 @@ class Reach:
         self._variables: dict[tuple[int, Any], tuple[ValuePlace, Any]] = {}
 
     def add_root(self, name: str, value: Any) -> None:
-        """Another root; what is in it is kept from now on."""
+        """Add a root and keep its contents from now on."""
         if all(root is not value for _, root in self._roots):
             self._roots.append((name, value))
             self.keep()
 
     def keep(self) -> None:
-        """Remember what all containers and variables hold that were not known before."""
+        """Save the contents of all containers and variables that are not saved yet."""
         for path, value in self._walk():
             if isinstance(value, dict | list):
                 self._kept.setdefault(id(value), (value, value.copy()))
@@ -76,11 +78,11 @@ class Reach:
                     self._variables.setdefault(where, (place, place.value))
 
     def was(self, container: dict[str, Any]) -> dict[str, Any]:
-        """What a dict held as it was remembered."""
+        """Return the saved contents of a dict."""
         return self._kept[id(container)][1]
 
     def put_back(self) -> None:
-        """Make all containers what they were."""
+        """Restore all containers and variables to their saved contents."""
         for container, was in self._kept.values():
             if isinstance(container, list):
                 container[:] = was
@@ -92,11 +94,11 @@ class Reach:
                 place.put(was)
 
     def optimizers(self) -> list[Optimizer]:
-        """All that are reached."""
+        """Return all optimizers that can be reached."""
         return [found for found in self._objects() if isinstance(found, Optimizer)]
 
     def places(self) -> dict[Path, ValuePlace]:
-        """Every place of a tensor or a number, and every one that holds None, by path."""
+        """Return every place that holds a tensor, a number or None, by path."""
         return {
             place.path: place
             for path, value in self._walk()
@@ -105,7 +107,7 @@ class Reach:
         }
 
     def put(self, values: Mapping[Path, Any]) -> None:
-        """Put values in places; a dict that holds one of them is made where there is none."""
+        """Put values in places; create missing dicts on the way."""
         containers = {path: held for path, held in self._walk() if isinstance(held, dict | list)}
         places = self.places()
         for path, value in values.items():
@@ -125,7 +127,7 @@ class Reach:
             yield value
 
     def _walk(self) -> Iterator[tuple[Path, Any]]:
-        """Everything with parts, once, the first way to it."""
+        """Yield every object with parts once, with the first path found to it."""
         seen: set[int] = set()
         waiting: list[tuple[Path, Any]] = [
             ((name,) if name else (), value) for name, value in reversed(self._roots)
@@ -149,7 +151,7 @@ def _has_parts(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a value holds, by the name that a path has for it."""
+    """Yield the parts of a value with their names in a path."""
     if isinstance(value, dict | list | tuple):
         yield from _entries(value)
     elif isinstance(value, FunctionType):
@@ -175,13 +177,15 @@ def _entries(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def is_of_library(function: FunctionType) -> bool:
-    """Whether it stands in a library, by its globals: wrappers have the names of what they wrap."""
+    """Tell whether a library defines a function, by its globals: a wrapper copies its target's name."""
     return str(function.__globals__.get("__name__")).partition(".")[0] in _LIBRARIES
 
 
 def _variables(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
-    """Variables of others that a function names, as (name, holder, key): its enclosing functions', and
-    its module's."""
+    """Yield the outer variables that a function names, as (name, holder, key).
+
+    These are variables of its enclosing functions and of its module.
+    """
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != CellType():  # assigned
             yield name, cell, None
@@ -192,7 +196,7 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _places_in(path: Path, value: Any) -> Iterator[ValuePlace]:
-    """The places right within a value."""
+    """Yield the places directly within a value."""
     if isinstance(value, dict | list):
         for key, _ in _entries(value):
             yield ValuePlace((*path, key), value, key)
@@ -202,10 +206,10 @@ def _places_in(path: Path, value: Any) -> Iterator[ValuePlace]:
 
 
 def name_of(path: Path, parameters: dict[int, str]) -> str:
-    """What a tensor is called that is at a place: `<parameter>_<key>` of an optimizer's, else the path.
+    """Return the name of a tensor at a place: `<parameter>_<key>` for an optimizer's, else the path.
 
     Args:
-        parameters: names of the module's, by identity.
+        parameters: names of the module's parameters, by identity.
     """
     parts = [part for part in path if not (isinstance(part, str) and part in _UNNAMED)]
     for at, part in enumerate(parts):
@@ -220,4 +224,4 @@ def name_of(path: Path, parameters: dict[int, str]) -> str:
 
 
 _UNNAMED = frozenset({"", "_modules", "_parameters", "_buffers"})
-"""Parts of paths that say nothing."""
+"""Path parts that are left out of names."""

@@ -1,7 +1,7 @@
-"""A caller's code run on stand-ins: operators on its own tensors go to what stands for them.
+"""Run a caller's code on fake stand-ins for its tensors.
 
-The code runs unchanged, on the objects that it names, and none of their tensors is written: each
-operator's real operands are replaced by fake ones as it is called.
+The code runs unchanged, on its own objects, but none of its tensors is written: when an operator is
+called, fake operands replace the real ones.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _FOREACH = "aten::_foreach_"
 
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
-    """Within the block PyTorch computes with values, as outside of a trace."""
+    """Make PyTorch compute with values within the block, as outside of a trace."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield
 
 
 class Redirected(TorchDispatchMode):
-    """Sends operators to what stands for their operands.
+    """A mode that runs operators on stand-ins for their operands.
 
     Args:
-        stand_in: what stands for one of the caller's tensors.
-        made: is told of each new tensor that an operator makes.
+        stand_in: returns the stand-in for a caller's tensor.
+        made: called with each new tensor that an operator creates.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Redirected(TorchDispatchMode):
 
 
 def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operator on lists of tensors as one for each."""
+    """Run an operator on lists of tensors as one operator for each element."""
     name = func._schema.name.removeprefix(_FOREACH)
     operator = getattr(_aten, name)
     count = max(len(arg) for arg in args if isinstance(arg, list | tuple))
@@ -92,7 +92,7 @@ def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _unscale(gradients: list[Tensor], found_inf: Tensor, inverse: Tensor) -> None:
-    """What `GradScaler` does to gradients."""
+    """Unscale gradients as `GradScaler` does."""
     for gradient in gradients:
         is_bad = torch.isfinite(gradient).logical_not().any()
         found_inf.copy_(torch.maximum(found_inf, is_bad.to(found_inf.dtype)))
@@ -102,7 +102,7 @@ def _unscale(gradients: list[Tensor], found_inf: Tensor, inverse: Tensor) -> Non
 def _update_scale(
     scale: Tensor, growth: Tensor, found_inf: Tensor, up: float, down: float, interval: int
 ) -> Tensor:
-    """How `GradScaler` changes its scale: `aten/src/ATen/native/cuda/AmpKernels.cu`."""
+    """Update the scale as `GradScaler` does: `aten/src/ATen/native/cuda/AmpKernels.cu`."""
     is_bad, counted = found_inf != 0, growth + 1
     is_up = (counted == interval) & torch.isfinite(scale * up)
     is_counted = counted == interval
@@ -115,7 +115,7 @@ def _update_scale(
 
 _FRESH = frozenset({_aten.lift_fresh.default, _aten.lift_fresh_copy.default})
 _BY_VALUES = frozenset({_aten.nonzero.default, _aten._unique2.default, _aten.equal.default})
-"""Operators whose result is no tensor, or as long as values say."""
+"""Operators whose result is no tensor, or has a length that depends on values."""
 
 _TAKEN_APART: dict[Any, Callable[..., Any]] = {
     _aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,

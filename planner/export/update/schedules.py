@@ -1,6 +1,6 @@
-"""Schedules of PyTorch's that no update can hold, refused with what works in their place.
+"""Reject PyTorch schedules that no update can hold, with advice on what works instead.
 
-Others (`LambdaLR`, `StepLR`, `CosineAnnealingLR`, ...) count in numbers of Python's, and are traced.
+Other schedules (`LambdaLR`, `StepLR`, `CosineAnnealingLR`, ...) count in Python numbers and are traced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OUTSIDE = (
 
 @contextlib.contextmanager
 def schedules_refused() -> Iterator[None]:
-    """Within the block a step of such a schedule raises UpdateRefused."""
+    """Make a step of such a schedule raise UpdateRefused within the block."""
     with contextlib.ExitStack() as stack:
         for kind, method, why in (
             (OneCycleLR, "get_lr", "raises an error behind its last step"),

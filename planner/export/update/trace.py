@@ -1,8 +1,8 @@
-"""From what a loop runs after the backward pass to one graph: `optimizer.step`, clipping, averages.
+"""Trace the code after the backward pass into one graph: `optimizer.step`, clipping, averages.
 
-The function runs as it is, on fake tensors that stand for the caller's (`redirect`). Tensors that it
-comes across are inputs; those that it changes or assigns, and Python numbers that it changes, are state.
-Where its Python branches on a value, it runs once for each way, and `torch.where` chooses among the
+The function runs unchanged, on fake stand-ins for the caller's tensors (`redirect`). The tensors that it
+uses are inputs. Tensors that it changes or assigns, and Python numbers that it changes, are state. If its
+Python branches on a tensor's value, it runs once for each path, and `torch.where` selects among the
 results (`graph`).
 """
 
@@ -46,23 +46,23 @@ from planner.export.update.redirect import Redirected, plainly
 from planner.export.update.schedules import schedules_refused
 
 _MOST_PATHS = 32
-"""Ways through a function's branches."""
+"""Largest number of paths through a function's branches."""
 
 
 _COUNTS = frozenset({"_opt_called", "_step_count"})
-"""By which PyTorch's schedulers tell that they are called in another order, to warn of it."""
+"""Counters by which PyTorch's schedulers detect, and warn of, a wrong order of calls."""
 
 
 class Tracer:
-    """Runs a function on stand-ins, into one graph.
+    """Runs a function on stand-ins, and merges its paths into one graph.
 
     Args:
-        names: of tensors that are inputs by another name than their own, by key; tensors of one name
-            and value share an input.
+        names: names of inputs for tensors by key, in place of generated ones; tensors of one name and
+            value share an input.
 
     Attributes:
-        leaves: tensors of the caller that were come across.
-        absent: stands for state of places that some way through the function has not made.
+        leaves: the caller's tensors that were used.
+        absent: inputs for state of places that some path through the function has not created.
     """
 
     def __init__(self, update: Update, reach: Reach, names: Mapping[Key, str]) -> None:
@@ -82,15 +82,15 @@ class Tracer:
         *,
         is_trial: bool = False,
     ) -> UpdateOutcome:
-        """All ways through the function, merged.
+        """Run all paths through the function; return their merged outcome.
 
         Args:
-            installed: inputs that are put in places before.
+            installed: inputs to put in places before each run.
             hooked: a context for each run.
-            is_trial: one way alone.
+            is_trial: run the first path only.
 
         Raises:
-            ExportError: it cannot be traced.
+            ExportError: the function cannot be traced.
         """
         ways: list[tuple[list[Branch], UpdateOutcome]] = []
         forced: list[bool] | None = []
@@ -112,7 +112,7 @@ class Tracer:
     def _choice(
         self, ways: Sequence[tuple[list[Branch], UpdateOutcome]], depth: int
     ) -> UpdateOutcome:
-        """The outcome of several ways that share their first answers."""
+        """Merge the outcomes of several paths that share their first answers."""
         if len(ways) == 1:
             return ways[0][1]
         question = ways[0][0][depth]
@@ -134,10 +134,10 @@ class Tracer:
     def _place(
         self, outcome: UpdateOutcome, path: Path, created: Mapping[Path, fx.Node]
     ) -> fx.Node:
-        """What a place holds behind a run that may not have come by it."""
+        """Return the value of a place after a run that may not have reached it."""
         if path in outcome.places:
             return outcome.places[path]
-        if path in created:  # the input that it will be, of which there is nothing yet
+        if path in created:  # the path has not created this future input
             held = created[path].meta["val"]
             self.absent[path] = self.input(f"absent {path}", held.shape, held.dtype)
             return self.absent[path]
@@ -155,7 +155,7 @@ class Tracer:
         return self.merged.where(question.condition, one, other)
 
     def input_of(self, key: Key) -> fx.Node:
-        """The input of the graph that stands for a caller's tensor."""
+        """Return the graph's input for a caller's tensor."""
         leaf = self.leaves[key]
         return self.input(leaf.name, leaf.tensor.shape, leaf.tensor.dtype)
 
@@ -167,7 +167,7 @@ class Tracer:
             return torch.empty(tuple(shape), dtype=dtype)
 
     def leaf(self, tensor: Tensor) -> Leaf:
-        """What is known of a caller's tensor, from now on."""
+        """Return the record of a caller's tensor, created at its first use."""
         key = key_of(tensor)
         if key not in self.leaves:
             memory = key[0]
@@ -182,14 +182,14 @@ class Tracer:
 
 
 def _tracer() -> Any:
-    """PyTorch's own, of the trace in progress."""
+    """Return PyTorch's tracer of the trace in progress."""
     mode = get_proxy_mode()
     assert mode is not None
     return mode.tracer
 
 
 def _next(questions: Sequence[Branch]) -> list[bool] | None:
-    """The answers of the next way, depth first; None behind the last."""
+    """Return the answers that select the next path, depth first; None after the last path."""
     answers = [question.answer for question in questions]
     while answers and not answers[-1]:
         answers.pop()
@@ -197,10 +197,10 @@ def _next(questions: Sequence[Branch]) -> list[bool] | None:
 
 
 class _Pass:
-    """One way through the function.
+    """One run along one path through the function.
 
     Args:
-        forced: answers to its first questions; true to the others.
+        forced: answers to its first questions; the others are answered with True.
     """
 
     def __init__(self, tracer: Tracer, forced: Sequence[bool]) -> None:
@@ -208,7 +208,7 @@ class _Pass:
         self.questions: list[Branch] = []
         self._forced = forced
         self._stand_ins: dict[Key, FunctionalTensor] = {}
-        self._held: list[Any] = []  # whose memory must not be used again meanwhile
+        self._held: list[Any] = []  # kept alive: their memory must not be reused
         self._first: dict[int, fx.Node] = {}
         self._installed: dict[Path, FunctionalTensor] = {}
         self._imported: Imported | None = None
@@ -252,7 +252,7 @@ class _Pass:
         return outcome
 
     def fed(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> FunctionalTensor:
-        """A new tensor that is an input of the graph."""
+        """Return a new tensor that is an input of the graph."""
         node = self.tracer.input(name, shape, dtype)
         tracer = _tracer()
         fake = self.tracer.blank(shape, dtype)
@@ -265,7 +265,7 @@ class _Pass:
         return found
 
     def node_of(self, tensor: Tensor) -> fx.Node:
-        """The merged graph's node for what a tensor holds now."""
+        """Return the merged graph's node for a tensor's current value."""
         if not isinstance(tensor, FunctionalTensor):
             tensor = self._stand_in(tensor)
         torch._sync(tensor)  # pyright: ignore[reportPrivateImportUsage]
@@ -277,16 +277,16 @@ class _Pass:
         return self._imported.node(slot.proxy.node)
 
     def changed(self, tensor: Tensor) -> bool:
-        """Whether one of the caller's tensors has been written so far."""
+        """Tell whether this run has written one of the caller's tensors so far."""
         known = self._stand_ins.get(key_of(tensor))
         return known is not None and self.node_of(known) is not self.tracer.input_of(key_of(tensor))
 
     def has_met(self, tensor: Tensor) -> bool:
-        """Whether one of the caller's tensors has been read or written so far."""
+        """Tell whether this run has read or written one of the caller's tensors so far."""
         return key_of(tensor) in self._stand_ins
 
     def is_zero(self, tensor: Tensor) -> bool:
-        """Whether one of the caller's tensors has been filled with zeros."""
+        """Tell whether one of the caller's tensors has been filled with zeros."""
         if isinstance(tensor, FunctionalTensor) or not self.has_met(tensor):
             return False
         found = self.tracer.merged.value_of(self.node_of(tensor))
@@ -301,7 +301,7 @@ class _Pass:
         return self._stand_ins[key]
 
     def _made(self, tensor: Tensor) -> None:
-        """Remember what a tensor is as it is made."""
+        """Record a tensor's value at its creation."""
         if isinstance(tensor, FunctionalTensor) and id(tensor) not in self._first:
             self._held.append(tensor)
             self._first[id(tensor)] = self.node_of(tensor)

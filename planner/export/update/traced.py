@@ -1,4 +1,4 @@
-"""What a traced update is: its graph, its state, and what it wants of a step."""
+"""A traced update: its graph, its state, and the tensors of a step that it reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.export.update.reach import Path
 from planner.export.update.trace import Tracer
 
 STARTED = "started"
-"""An input that says whether the state has been made: false at the first step alone."""
+"""Input that tells whether the state has been created: false at the first step only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +26,9 @@ class State:
     """An input of the update, and the value that it leaves for the next step.
 
     Attributes:
-        new: None where it only reads it: a learning rate.
-        initial: at the first step.
-        path, key: where a run of the caller's own code has it: a place, or a tensor.
+        new: the value left; None if the update only reads the input, as with a learning rate.
+        initial: value at the first step.
+        path, key: location in the caller's code: a place, or a tensor.
     """
 
     name: str
@@ -41,17 +41,18 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedUpdate:
-    """What a loop runs after the backward pass, as a graph.
+    """The code that a loop runs after the backward pass, as a graph.
 
     Attributes:
-        module: the graph. What stands for its placeholders: `fed`, `state`, `constants`.
+        module: the graph, whose placeholders are those of `fed`, `state` and `constants`.
         fed: placeholders for tensors of the step, by name: `weight`, `weight_grad`, `labels`.
         constants: tensors that it only reads, by placeholder.
         updated: new values of the module's parameters and buffers.
-        results: what the function returns.
+        results: results of the function.
         rates: the learning rates, which are state that it only reads.
-        tracer: knows the caller's tensors.
-        shows_gradients: gradients are outputs beside what is made of them.
+        update: the function itself.
+        tracer: the tracer, which knows the caller's tensors.
+        shows_gradients: whether gradients are outputs beside the values computed from them.
     """
 
     module: fx.GraphModule
@@ -66,12 +67,12 @@ class TracedUpdate:
     shows_gradients: bool = False
 
     def leaves_gradient(self, parameter: str) -> bool:
-        """Whether a parameter's gradient is an output: it has no other use, or all are asked for."""
+        """Tell whether a parameter's gradient is an output: all are, or it has no other use."""
         return self.shows_gradients or parameter not in self.updated
 
 
 def check_constants(update: TracedUpdate, joint: JointGraph) -> None:
-    """Raise UpdateRefused where the step has a tensor as a constant that the update changes."""
+    """Raise UpdateRefused if the update changes a tensor that the step has as a constant."""
     root = joint.module
     constants = [getattr(root, str(n.target)) for n in root.graph.find_nodes(op="get_attr")]
     held = {t.untyped_storage()._cdata for t in constants if isinstance(t, Tensor)}
@@ -85,7 +86,7 @@ def check_constants(update: TracedUpdate, joint: JointGraph) -> None:
 
 @contextlib.contextmanager
 def lent_gradients(module: nn.Module, gradients: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within the block these are the gradients of a module, by parameter, and others have none."""
+    """Make these the gradients of a module's parameters within the block; the others have none."""
     kept = [(parameter, parameter.grad) for parameter in module.parameters()]
     try:
         for name, parameter in module.named_parameters():
@@ -97,12 +98,12 @@ def lent_gradients(module: nn.Module, gradients: Mapping[str, Tensor]) -> Iterat
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Its parameters and buffers, each distinct one once."""
+    """Return a module's parameters and buffers, each distinct tensor once."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def needed(state: Mapping[str, State], wanted: Iterable[fx.Node]) -> dict[str, State]:
-    """State but for numbers of Python's that nothing comes of: a count of calls."""
+    """Return the state without Python numbers that no result depends on, such as a count of calls."""
     kept = {name: item for name, item in state.items() if not _is_number(item)}
     left = {name: item for name, item in state.items() if name not in kept}
     nodes = [*wanted, *(item.new for item in kept.values() if item.new is not None)]
@@ -117,5 +118,5 @@ def needed(state: Mapping[str, State], wanted: Iterable[fx.Node]) -> dict[str, S
 
 
 def _is_number(item: State) -> bool:
-    """Whether a state may be a number of Python's."""
+    """Tell whether a state tensor may stand for a Python number."""
     return item.path is not None and item.initial.dtype == torch.float64 and not item.initial.dim()

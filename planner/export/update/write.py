@@ -1,4 +1,4 @@
-"""The update as ONNX nodes behind those of the step."""
+"""Lower the update to ONNX nodes after those of the step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from planner.export.write.nodes import lower_nodes, output_of
 def write_update(
     update: TracedUpdate, joint: JointGraph, lowering: Lowering
 ) -> tuple[list[StateTensor], list[ValueInfoProto]]:
-    """(inputs that the update adds, its outputs). The step's gradients have their names already."""
+    """Append the update; return (inputs that it adds, its outputs).
+
+    The step's gradients must be named already.
+    """
     if any(is_complex(node.meta.get("val")) for node in update.module.graph.nodes):
         raise UpdateRefused("there are complex numbers in it: take planner.export.optim")
     builder = lowering.builder
@@ -49,7 +52,7 @@ def write_update(
 
 
 def _value_of(name: str, update: TracedUpdate, joint: JointGraph, lowering: Lowering) -> Value:
-    """What a tensor of the step is behind the backward pass."""
+    """Return the ONNX value of a tensor of the step after the backward pass."""
     if name in joint.open:
         raise UpdateRefused(f"it reads the input {name!r}, whose size is open")
     if name not in joint.updated_buffers:
@@ -60,7 +63,7 @@ def _value_of(name: str, update: TracedUpdate, joint: JointGraph, lowering: Lowe
 
 
 def _initial(tensor: Tensor) -> float | np.ndarray:
-    """One number, where all are the same."""
+    """Return the initial value: one number if all elements are equal, else an array."""
     if tensor.is_meta:
         return 0.0
     array = array_of(tensor)

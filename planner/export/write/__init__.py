@@ -1,1 +1,1 @@
-"""From a traced graph to an ONNX file: nodes, types, the file."""
+"""Lower a traced graph to an ONNX file: nodes, types, and the file."""

@@ -1,4 +1,4 @@
-"""Element types: PyTorch's and numpy's."""
+"""Element types of PyTorch and their numpy counterparts."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _NUMPY = {
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """The numpy type of a torch type; raises UnsupportedType where there is none."""
+    """Return the numpy type of a torch type; raise UnsupportedType if none exists."""
     if dtype not in _NUMPY:
         raise UnsupportedType(dtype)
     return np.dtype(_NUMPY[dtype])
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """Inverse of `numpy_dtype`."""
+    """Return the torch type of a numpy type."""
     return next(ours for ours, theirs in _NUMPY.items() if np.dtype(theirs) == dtype)
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """`torch.view_as_real` of a complex tensor, which is what stands for it in a graph."""
+    """Return a complex tensor as real (`torch.view_as_real`), its form in a graph; others as they are."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """The elements of a tensor: complex ones as [..., 2], as graphs have them; numpy has no bfloat16."""
+    """Return a tensor's elements as an array: complex ones as [..., 2], bfloat16 by ml_dtypes."""
     plain = as_real(tensor.detach().cpu()).contiguous()
     if plain.dtype == torch.bfloat16:
         return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

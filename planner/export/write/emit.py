@@ -1,9 +1,8 @@
 """A small builder of ONNX graphs: values, nodes, constants, and the finished model.
 
-Values are strings, unique in the graph. Constants with equal bytes are one initializer. Chains
-of Reshape, of Transpose and of Transpose into Gemm never form: each helper looks through the
-node that made its operand, and what nobody reads is dropped at the end.
-Knows ONNX and numpy, nothing of PyTorch.
+Values are strings, unique in the graph. Constants with equal bytes share one initializer. Chains of
+Reshape, of Transpose and of Transpose into Gemm never form: each helper skips the node that made its
+operand, and unread nodes are dropped at the end. The module depends on ONNX and numpy only.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ Value = str
 """Name of a tensor in the graph."""
 
 ABSENT: Value = ""
-"""An optional operand that is left out."""
+"""Name of an optional operand that is left out."""
 
 _OPTIONAL_RESULTS = {"Dropout", "LayerNormalization", "MaxPool"}
 """Operators used here whose trailing results may be left out."""
 
 _UNIFORM_ABOVE = 256
-"""A constant of more equal elements than this is made at run time, not stored."""
+"""Number of elements above which a constant of equal elements is made at run time, not stored."""
 
 
 class Builder:
-    """Nodes in a topological order, plus the constants they read."""
+    """A list of nodes in topological order, and the constants that they read."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
@@ -50,7 +49,7 @@ class Builder:
     # -- names -------------------------------------------------------------------------------
 
     def fresh(self, base: str) -> Value:
-        """`base`, or `base.1`, `base.2`, ... where that is taken; now taken itself."""
+        """Take and return `base`, or the first free name of `base.1`, `base.2`, …."""
         name = base
         while self._uses[name]:
             name = f"{base}.{self._uses[base]}"
@@ -62,7 +61,7 @@ class Builder:
         """Take `name` for a graph input.
 
         Raises:
-            UsageError: another value has it.
+            UsageError: another value has this name.
         """
         if self._uses[name]:
             raise UsageError(
@@ -73,21 +72,21 @@ class Builder:
         return name
 
     def promise(self, name: str) -> None:
-        """Keep `name` for the value that `call` gives it to."""
+        """Reserve `name` for the value that `call` gives it to."""
         self._promised.add(self.reserve(name))
 
     # -- nodes and constants -----------------------------------------------------------------
 
     def add(self, op_type: str, operands: Sequence[Value], name: str, **attributes: Any) -> Value:
-        """Append a node with one result, called `name` or close to it."""
+        """Append a node with one result, called `name` or, if that is taken, a name derived from it."""
         return self.add_many(op_type, operands, [name], **attributes)[0]
 
     def add_many(
         self, op_type: str, operands: Sequence[Value], names: Iterable[str], **attributes: Any
     ) -> list[Value]:
-        """Append a node with a result for each of `names`; it is named after the first."""
-        # Trailing absent operands are legal, but onnxruntime 1.31.1 dies of a
-        # LayerNormalization that has one.
+        """Append a node with a result for each of `names`; the node is named after the first."""
+        # Trailing absent operands are legal, but onnxruntime 1.31.1 crashes on a LayerNormalization with
+        # one.
         operands = list(operands)
         while operands[-1:] == [ABSENT]:
             operands.pop()
@@ -99,11 +98,11 @@ class Builder:
 
     @contextlib.contextmanager
     def ahead_of(self, value: Value) -> Iterator[None]:
-        """Nodes that are added meanwhile go ahead of the one that made `value`, if they do not read it.
+        """Move nodes added within the block ahead of the node that made `value`, if they do not read it.
 
-        Of a node's operands ONNX Runtime makes that one first which stands last in the file. What is
-        made of a parameter, or of what the forward pass left, would come before the whole backward
-        pass that leads to `value`, and be held for as long.
+        ONNX Runtime first computes the operand of a node that stands last in the file. A value computed
+        from a parameter, or from a result of the forward pass, would run before the whole backward pass
+        that leads to `value`, and be held throughout.
         """
         start = len(self.nodes)
         yield
@@ -121,7 +120,7 @@ class Builder:
                 return
 
     def constant(self, array: np.ndarray) -> Value:
-        """An initializer holding `array`; equal arrays share one."""
+        """Return an initializer that holds `array`; equal arrays share one."""
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self._constant_of:
             name = self.fresh(f"constant_{len(self._constant_of)}")
@@ -130,19 +129,19 @@ class Builder:
         return self._constant_of[key]
 
     def integers(self, values: Iterable[int]) -> Value:
-        """A 1-D int64 constant."""
+        """Return a 1-D int64 constant."""
         return self.constant(np.array(list(values), np.int64))
 
     def filled(self, shape: Value, value: float, dtype: np.dtype, name: str) -> Value:
-        """A tensor of equal elements; `shape` is a 1-D int64 value."""
-        if dtype == ml_dtypes.bfloat16:  # which ConstantOfShape makes from opset 20 on
+        """Append a tensor of equal elements; `shape` is a 1-D int64 value."""
+        if dtype == ml_dtypes.bfloat16:  # ConstantOfShape makes bfloat16 from opset 20 on
             wide = self.filled(shape, value, np.dtype(np.float32), f"{name}.wide")
             return self.add("Cast", [wide], name, to=TensorProto.BFLOAT16)
         element = numpy_helper.from_array(np.array([value], dtype))
         return self.add("ConstantOfShape", [shape], name, value=element)
 
     def literal(self, array: np.ndarray, name: str) -> Value:
-        """`array` as a constant, or made at run time where it is large and uniform."""
+        """Return `array` as a constant, or make it at run time if it is large and uniform."""
         if array.size > _UNIFORM_ABOVE and (array == array.flat[0]).all():
             return self.filled(self.integers(array.shape), array.flat[0], array.dtype, name)
         return self.constant(array)
@@ -154,11 +153,11 @@ class Builder:
         return self.add("Reshape", [self.reshape_source(value), shape], name)
 
     def reshape_source(self, value: Value) -> Value:
-        """What `value` was before it was reshaped, if it was."""
+        """Return the operand of the Reshape that made `value`, or `value` itself if no Reshape did."""
         return self._operand_of(value, "Reshape") or value
 
     def transpose(self, value: Value, axes: Sequence[int], name: str) -> Value:
-        """Permute the axes of `value`; undoes and merges earlier permutations."""
+        """Permute the axes of `value`; undo or merge an earlier permutation."""
         source = self._operand_of(value, "Transpose")
         if source is not None:
             earlier = self._axes(value)
@@ -170,7 +169,7 @@ class Builder:
     def gemm(
         self, left: Value, right: Value, name: str, bias: Value | None = None, **attributes: Any
     ) -> Value:
-        """Product of two matrices; transposed operands are read in place."""
+        """Multiply two matrices; transposed operands are read in place."""
         operands: list[Value] = []
         for side, value in (("transA", left), ("transB", right)):
             source = self._operand_of(value, "Transpose")
@@ -182,7 +181,7 @@ class Builder:
         return self.add("Gemm", operands, name, **attributes)
 
     def _operand_of(self, value: Value, op_type: str) -> Value | None:
-        """The first operand of the node that made `value`, if that is an `op_type`."""
+        """Return the first operand of the node that made `value` if it is an `op_type`, else None."""
         node = self._maker.get(value)
         return node.input[0] if node is not None and node.op_type == op_type else None
 
@@ -205,7 +204,7 @@ class Builder:
         return name
 
     def read_for(self, outputs: Iterable[str]) -> set[str]:
-        """Every value that the making of these outputs reads, inputs included."""
+        """Return every value, inputs included, that the nodes leading to these outputs read."""
         self._rename()
         return _live(self.nodes, set(outputs))[1]
 
@@ -218,7 +217,7 @@ class Builder:
         *,
         opset: int = OPSET,
     ) -> ModelProto:
-        """The model, without the nodes and constants that no output needs."""
+        """Return the model, without the nodes and constants that no output needs."""
         self._rename()
         nodes, read = _live(self.nodes, {output.name for output in outputs})
         stored = [
@@ -244,12 +243,12 @@ class Builder:
 
 
 def value_info(name: str, dtype: np.dtype, shape: Sequence[int | str]) -> ValueInfoProto:
-    """Description of a graph input or output."""
+    """Return the description of a graph input or output."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
 
 
 def _live(nodes: Sequence[NodeProto], needed: set[str]) -> tuple[list[NodeProto], set[str]]:
-    """The nodes that lead to `needed`, and every value read or needed."""
+    """Return the nodes that lead to `needed`, and every value read or needed."""
     read = set(needed)
     kept: list[NodeProto] = []
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""Write an exported model: whole or not at all."""
+"""Write exported models: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from onnx import ModelProto, TensorProto, helper
 from planner.onnxio.save import Together, written_together
 
 _INLINE_LIMIT = 2_000_000_000
-"""Bytes of initializers above which they get a file of their own (a protobuf ends at 2 GiB)."""
+"""Bytes of initializers above which they get a file of their own (a protobuf is limited to 2 GiB)."""
 
 _EXTERNAL_FROM = 1024
-"""Bytes of the smallest tensor that goes to that file: shapes and scalars stay in the model."""
+"""Bytes of the smallest tensor stored in that file: shapes and scalars stay in the model."""
 
 _ALIGNMENT = 4096
-"""Tensors start at a multiple of this, so that they can be mapped into memory."""
+"""Alignment of tensors in that file in bytes, which allows mapping them into memory."""
 
 
 def data_path(path: Path) -> Path:
-    """Where the tensors of the model at `path` go if they have a file of their own."""
+    """Return the path of the tensor file of the model at `path`, if it has one."""
     return path.with_name(f"{path.name}.data")
 
 
 def sidecar_path(path: Path) -> Path:
-    """Where the recipe of the inputs of the model at `path` goes."""
+    """Return the path of the input recipes of the model at `path`."""
     return path.with_suffix(".inputs.json")
 
 
 def save(model: ModelProto, path: Path, *, external: bool = False) -> Path | None:
-    """`stage`, alone."""
+    """Write the model at `path` as `stage` does, in a group of its own."""
     with written_together() as files:
         return stage(model, path, files, external=external)
 
 
 def stage(model: ModelProto, path: Path, files: Together, *, external: bool = False) -> Path | None:
-    """Write the model among `files`; its tensors beside it, in `NAME.data`, where asked or too large.
+    """Write the model among `files`, with its tensors in `NAME.data` if asked or if it is too large.
 
-    Returns that file, or None where all is in one.
+    Returns the path of the tensor file, or None if the model file holds all tensors.
     """
     stored = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
     if not external and stored <= _INLINE_LIMIT:
@@ -54,7 +54,7 @@ def stage(model: ModelProto, path: Path, files: Together, *, external: bool = Fa
 
 
 def _without_data(model: ModelProto, file: BinaryIO, location: str) -> ModelProto:
-    """The model with references in place of its larger tensors, which go to `file`."""
+    """Return the model with its larger tensors moved to `file` and referenced there."""
     graph = model.graph
     tensors = [
         tensor if len(tensor.raw_data) < _EXTERNAL_FROM else _moved(tensor, file, location)

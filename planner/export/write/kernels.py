@@ -1,10 +1,9 @@
-"""What ONNX Runtime's CPU provider can run of a graph: for some operators it has no kernel in some types.
+"""Kernels that ONNX Runtime's CPU provider has for a graph; some operators lack one in some types.
 
-Half types: it has hardly any kernel for them. For float16, ONNX Runtime puts casts to float32 and back
-around an operator as it loads the model (core/optimizer/insert_cast_transformer.cc); for bfloat16 it does
-not, and refuses the model. `with_casts` does the same in the file.
-
-The kernels are those of the onnxruntime that is installed; without one, nothing is known.
+It has hardly any kernels for half types. For float16, ONNX Runtime inserts casts to float32 and back
+around an operator when it loads the model (core/optimizer/insert_cast_transformer.cc). For bfloat16 it
+rejects the model instead; `with_casts` inserts the same casts in the file. The kernels are those of the
+installed onnxruntime; without one, nothing is known about them.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from planner.export.write.emit import OPSET
 
 _BFLOAT16 = "tensor(bfloat16)"
 _KEPT_BYTES = 1 << 16
-"""Initializers up to this size (shapes, scalars) stay in what is loaded for a test."""
+"""Bytes up to which initializers (shapes, scalars) stay in the model loaded for a test."""
 
 
 def missing_bfloat16(model: ModelProto) -> tuple[str, ...]:
-    """Operators of the graph that read or make bfloat16 and have no such kernel on the CPU, by name."""
+    """Return the operators with bfloat16 values but no such kernel on the CPU, sorted by name."""
     if not _is_known() or not _has_bfloat16(model):
         return ()
     kinds = _element_types(model)
@@ -36,14 +35,15 @@ def missing_bfloat16(model: ModelProto) -> tuple[str, ...]:
 
 
 def with_casts(model: ModelProto, *, for_cpu: bool) -> ModelProto:
-    """The model, with casts around every node that ONNX does not define in bfloat16 (OneHot, for one): it
-    computes in float32, and rounds what it makes to bfloat16.
+    """Return the model with casts around each node (OneHot, say) that ONNX lacks in bfloat16.
+
+    Such a node computes in float32, and its results are rounded to bfloat16.
 
     Args:
-        for_cpu: around those, too, that the CPU has no bfloat16 kernel for.
+        for_cpu: also cast around nodes for which the CPU has no bfloat16 kernel.
 
     Raises:
-        ExportError: onnxruntime is not installed, and was to tell what kernels there are.
+        ExportError: `for_cpu` is set, and onnxruntime is not installed to tell which kernels exist.
     """
     if for_cpu and not _is_known():
         raise ExportError(
@@ -67,7 +67,7 @@ def with_casts(model: ModelProto, *, for_cpu: bool) -> ModelProto:
                 continue
             if name not in as_float:
                 as_float[name] = f"{name}.cpu_float"
-                while as_float[name] in made:  # by an earlier call, and maybe further behind
+                while as_float[name] in made:  # may be taken by an earlier call
                     as_float[name] += "_2"
                 nodes.append(_cast(name, as_float[name], TensorProto.FLOAT))
             node.input[at] = as_float[name]
@@ -86,11 +86,12 @@ def with_casts(model: ModelProto, *, for_cpu: bool) -> ModelProto:
 
 
 def refusal(model: ModelProto) -> tuple[str, str] | None:
-    """(name of a node that has no kernel on the CPU, what ONNX Runtime says of it); None where the model
-    loads, or onnxruntime is not installed.
+    """Return (name of the first node without a kernel on the CPU, ONNX Runtime's message), else None.
+
+    None means that the model loads, or that onnxruntime is not installed.
 
     Raises:
-        ExportError: ONNX Runtime refuses the model for another reason.
+        ExportError: ONNX Runtime rejects the model for another reason.
     """
     try:
         import onnxruntime
@@ -122,7 +123,7 @@ def _is_known() -> bool:
 
 @cache
 def _kernels() -> dict[str, list[tuple[int, int, dict[str, list[str]]]]]:
-    """(first version, last version, types by type parameter) of each kernel on the CPU, by operator."""
+    """Return (first version, last version, types by type parameter) of each CPU kernel, by operator."""
     state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     found = defaultdict(list)
     for kernel in state.get_all_opkernel_def():
@@ -132,7 +133,7 @@ def _kernels() -> dict[str, list[tuple[int, int, dict[str, list[str]]]]]:
 
 
 def _lacks(node: NodeProto, kinds: dict[str, int]) -> bool:
-    """Whether a node takes or makes bfloat16, and the CPU has no kernel for that."""
+    """Tell whether a node reads or makes bfloat16, and the CPU has no kernel for that."""
     used = _bfloat16_parameters(node, kinds)
     version = onnx.defs.get_schema(node.op_type, OPSET, node.domain).since_version
     return bool(used) and not any(
@@ -142,7 +143,7 @@ def _lacks(node: NodeProto, kinds: dict[str, int]) -> bool:
 
 
 def _has_bfloat16(model: ModelProto) -> bool:
-    """Whether anything in the graph is bfloat16: fed, stored, or made by a cast or a draw."""
+    """Tell whether a bfloat16 value is fed, stored, or made by a cast or a draw."""
     graph = model.graph
     return (
         any(i.type.tensor_type.elem_type == TensorProto.BFLOAT16 for i in graph.input)
@@ -156,7 +157,7 @@ def _has_bfloat16(model: ModelProto) -> bool:
 
 
 def _is_defined(node: NodeProto, kinds: dict[str, int]) -> bool:
-    """Whether ONNX has the operator in bfloat16, where the node takes or makes that."""
+    """Tell whether ONNX defines the operator in bfloat16 for the operands and results that have it."""
     schema = onnx.defs.get_schema(node.op_type, OPSET, node.domain)
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     used = _bfloat16_parameters(node, kinds)
@@ -164,7 +165,7 @@ def _is_defined(node: NodeProto, kinds: dict[str, int]) -> bool:
 
 
 def _bfloat16_parameters(node: NodeProto, kinds: dict[str, int]) -> set[str]:
-    """The type parameters of the operator that are bfloat16 in a node."""
+    """Return the operator's type parameters that are bfloat16 in a node."""
     schema = onnx.defs.get_schema(node.op_type, OPSET, node.domain)
     used: set[str] = set()
     for names, formals in ((node.input, schema.inputs), (node.output, schema.outputs)):
@@ -175,7 +176,7 @@ def _bfloat16_parameters(node: NodeProto, kinds: dict[str, int]) -> set[str]:
 
 
 def _element_types(model: ModelProto) -> dict[str, int]:
-    """The element type of every value, as far as it is known."""
+    """Return the element type of every value for which it is known."""
     graph = onnx.shape_inference.infer_shapes(_without_weights(model)).graph
     infos = (*graph.input, *graph.value_info, *graph.output)
     kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
@@ -183,7 +184,7 @@ def _element_types(model: ModelProto) -> dict[str, int]:
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
-    """The model, with its larger initializers as inputs."""
+    """Return the model with its larger initializers as inputs."""
     graph = model.graph
     light = helper.make_graph(graph.node, graph.name, graph.input, graph.output)
     for tensor in graph.initializer:

@@ -1,4 +1,4 @@
-"""From nodes of a traced graph to nodes of an ONNX graph, one operator after the other."""
+"""Lower the nodes of a traced graph to ONNX nodes, one operator after the other."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from planner.export.write.promotion import promote
 from planner.export.write.torchlib import translate
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
-"""Numbers that follow from open dimensions."""
+"""Types of numbers that depend on open dimensions."""
 
 _FOLD_LIMIT = 1 << 20
-"""Constants are computed at export time up to this many bytes."""
+"""Bytes up to which a constant is computed at export time."""
 
 
 def lower_nodes(
@@ -31,14 +31,14 @@ def lower_nodes(
     first_use: Mapping[str, str],
     lowered: Callable[[fx.Node], None] = lambda node: None,
 ) -> None:
-    """Lower each operator in the traced order, computing what is constant right away.
+    """Lower each operator in the traced order, and compute constants at once.
 
     Args:
-        first_use: lines of source, by operator.
-        lowered: is called behind each.
+        first_use: source lines by operator.
+        lowered: called after each operator.
 
     Raises:
-        UnsupportedOperator: naming the first operator that has no rule, and all others.
+        UnsupportedOperator: names the first operator that has no rule, and all others.
     """
     promote(module.graph)
     folded: dict[fx.Node, torch.Tensor] = {}
@@ -78,8 +78,10 @@ def lower_nodes(
 
 
 def line_of(node: fx.Node, first_use: Mapping[str, str]) -> str:
-    """The line of source behind an operator, behind the one that it is a part of, or behind the one whose
-    gradient it computes; "" where none is known."""
+    """Return the source line of an operator, or of one that it is a part or a gradient of.
+
+    "" means that none is known.
+    """
     for operator in (str(node.target), str(node.meta.get("original_aten"))):
         for name in (operator, operator.replace("_backward", "")):
             if name in first_use:
@@ -88,7 +90,7 @@ def line_of(node: fx.Node, first_use: Mapping[str, str]) -> str:
 
 
 def _stand_in(node: fx.Node, lowering: Lowering) -> Any:
-    """A name for what cannot be made, so that everything else that is missing is found too."""
+    """Return a placeholder name for a missing result, to go on and find all missing operators."""
     held = node.meta.get("val")
     if isinstance(held, tuple | list):
         return [lowering.builder.fresh(f"{node.name}.{i}") for i in range(len(held))]
@@ -96,14 +98,14 @@ def _stand_in(node: fx.Node, lowering: Lowering) -> Any:
 
 
 def _apply(node: fx.Node, lowering: Lowering) -> Any:
-    """Run the rule for one operator."""
+    """Lower one operator by its rule."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         if getattr(target, "__name__", "") == "getitem":
             source, index = node.args
             return cast(Sequence[Value], lowering.values[cast(fx.Node, source)])[cast(int, index)]
         if isinstance(node.meta.get("val"), _SYMBOLIC):
-            return None  # Arithmetic on dimensions: rules read the result from the shapes.
+            return None  # Arithmetic on dimensions: rules compute it from the shapes.
         raise UnsupportedOperator(str(target), describe(node))
     if isinstance(node.meta.get("val"), _SYMBOLIC) or target.namespace == "profiler":
         return None
@@ -121,7 +123,7 @@ def _apply(node: fx.Node, lowering: Lowering) -> Any:
 
 
 def _translated(node: fx.Node, lowering: Lowering) -> Any:
-    """What torchlib makes of an operator without a rule."""
+    """Lower an operator without a rule by torchlib."""
     try:
         found = translate(node, lowering)
     except TypeError as error:
@@ -135,13 +137,13 @@ def _translated(node: fx.Node, lowering: Lowering) -> Any:
 
 
 def _dimension(operand: fx.Node) -> Any:
-    """A traced dimension, or a number made of some, as what it stands for; tensors stay what they are."""
+    """Return the symbolic number of a traced dimension or an expression of some; tensors as they are."""
     value = operand.meta.get("val")
     return value if isinstance(value, _SYMBOLIC) else operand
 
 
 def _fold(node: fx.Node, folded: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor | None:
-    """The node's value, where it depends on no input, is small, and is always the same."""
+    """Return the node's value if it depends on no input, is small, and is deterministic; else None."""
     value = node.meta.get("val")
     target = node.target
     if (
@@ -165,10 +167,10 @@ def output_of(
     dtype: torch.dtype | None = None,
     names: Mapping[str, str] | None = None,
 ) -> ValueInfoProto:
-    """Call a traced value `name`, converted where another type is wanted.
+    """Name a traced value `name` as an output, converted if another type is given.
 
     Args:
-        names: of open dimensions, by symbol.
+        names: names of open dimensions, by symbol.
     """
     lowering.node = node
     lowering.builder.call(lowering.operand(node, dtype or dtype_of(node)), name)

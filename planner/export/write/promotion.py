@@ -1,6 +1,6 @@
-"""Operands of two types, as PyTorch promotes them: ONNX's operators want one.
+"""Promote mixed operand types as PyTorch does: ONNX's operators require one type.
 
-Which operators promote, and to what, PyTorch's own exporter has in a table
+The table of promoting operators and their types is that of PyTorch's own exporter
 (torch.onnx._internal.fx.passes.type_promotion, not public), made from `torch._refs`.
 """
 
@@ -24,14 +24,14 @@ _MORE = {
     "pow": (0, 1),
     "stack": (0,),
 }
-"""Operators that promote and that the table lacks, by the places of their operands."""
+"""Positions of the promoted operands, for promoting operators that the table lacks."""
 
 _OF_TRUTH = ("logical_and", "logical_not", "logical_or", "logical_xor")
-"""Operators that ask of every operand whether it is zero."""
+"""Operators that convert every operand to a truth value."""
 
 
 def promote(graph: fx.Graph) -> None:
-    """Put a cast ahead of each operand whose operator first converts it to another type."""
+    """Insert a cast before each operand that its operator first converts to another type."""
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -41,7 +41,7 @@ def promote(graph: fx.Graph) -> None:
 
 
 def _wanted(node: fx.Node) -> dict[int, torch.dtype]:
-    """The type that each operand is converted to, by its place."""
+    """Return the type that each operand is converted to, by its position."""
     assert isinstance(node.target, torch._ops.OpOverload)
     packet = node.target.overloadpacket
     if node.target.namespace == "aten" and packet.__name__ in _OF_TRUTH:

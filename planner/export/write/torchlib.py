@@ -1,12 +1,12 @@
-"""Operators that have no rule of ours, by PyTorch's own translation.
+"""Lower operators without a rule of ours by PyTorch's own translation.
 
-onnxscript's torchlib is what `torch.onnx.export` translates forward operators with: a table of functions,
-one per ATen operator, that append ONNX nodes as they run. Its owners keep it up to date. It knows hardly
-any operator of a backward pass; those are taken apart by PyTorch (`planner.export.apart.decompose`), or
-have a rule in `planner.export.aten`.
+`torch.onnx.export` translates forward operators with onnxscript's torchlib: a table of functions, one per
+ATen operator, that append ONNX nodes when they run. Its owners keep it up to date. It lacks nearly all
+operators of a backward pass; PyTorch decomposes those (`planner.export.apart.decompose`), or a rule in
+`planner.export.aten` lowers them.
 
-What is called here is not public (torch.onnx._internal.exporter, as of PyTorch 2.13); the version of
-PyTorch is pinned, and tests run every part of it.
+The functions called here are not public (torch.onnx._internal.exporter, as of PyTorch 2.13); the version
+of PyTorch is pinned, and tests run every part of it.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _TYPES = {
     torch.bool: ir.DataType.BOOL,
 }
 _UNSET = -1
-"""How torchlib has a type that is not given."""
+"""Torchlib's value of an omitted type argument."""
 
 
 def knows(target: torch._ops.OpOverload) -> bool:
-    """Whether torchlib translates an operator."""
+    """Tell whether torchlib translates an operator."""
     return any(not found.is_complex for found in _registry().get_decomps(target))
 
 
 def translate(node: fx.Node, lowering: Lowering) -> Result | None:
-    """Append what torchlib makes of an operator; None where it does not know it.
+    """Append torchlib's translation of an operator; return None if it has none.
 
     Raises:
-        TypeError: torchlib does not know this form of it.
+        TypeError: torchlib does not support this form of the operator.
         UnsupportedType: an argument has an element type that is not exported.
     """
     if not isinstance(node.target, torch._ops.OpOverload) or not knows(node.target):
@@ -73,7 +73,7 @@ def translate(node: fx.Node, lowering: Lowering) -> Result | None:
         if len(outputs) < len(node.target._schema.returns):
             raise TypeError("it gives only some of the results")
         part = _simplified(recorder, list(given.names), outputs)
-    except Exception as error:  # of any kind: it is other people's code on an unusual operand
+    except Exception as error:  # third-party code may raise anything
         said = str(error.__cause__ or error).strip() or type(error).__name__
         raise TypeError(f"torchlib: {said.splitlines()[0]}") from error
     known = dict(zip(part.graph.inputs, given.names.values(), strict=True))
@@ -87,7 +87,7 @@ def translate(node: fx.Node, lowering: Lowering) -> Result | None:
 def _simplified(
     recorder: _building.OpRecorder, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
 ) -> ir.Model:
-    """What was recorded, in operators alone, with what follows from shapes and constants worked out."""
+    """Return the recorded graph with functions inlined and expressions of shapes and constants folded."""
     graph = ir.Graph(
         inputs,
         [v for v in outputs if v is not None],
@@ -112,7 +112,7 @@ def _simplified(
 
 @cache
 def _registry() -> _registration.ONNXRegistry:
-    # it warns of every torchvision function, which nobody here asked for, where that is not installed
+    # Without torchvision, the registry warns of each of its functions, which are not needed here.
     logger = logging.getLogger(_registration.__name__)
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -129,10 +129,10 @@ def _type_of(dtype: torch.dtype) -> ir.DataType:
 
 
 class _Arguments:
-    """Arguments of an operator, as torchlib takes them.
+    """Arguments of an operator in the form that torchlib takes.
 
     Attributes:
-        names: of the values made so far, by tensor.
+        names: names of the values made so far, by tensor.
     """
 
     def __init__(self, lowering: Lowering) -> None:
@@ -141,7 +141,7 @@ class _Arguments:
         self.names: dict[ir.Value, Value] = {}
 
     def of(self, argument: Any) -> Any:
-        """Tensors and dimensions as symbolic tensors, types by number, the rest as it is."""
+        """Convert tensors and dimensions to symbolic tensors, and types to numbers; keep the rest."""
         if isinstance(argument, fx.Node):
             held = argument.meta.get("val")
             if isinstance(held, torch.SymInt):
@@ -170,10 +170,10 @@ class _Arguments:
 def _append(
     made: ir.Node, known: dict[ir.Value, Value], lowering: Lowering, single: ir.Value | None
 ) -> None:
-    """Append a node; what makes the operator's single result is called as the operator is."""
+    """Append a node; the node that makes the operator's single result is named after the operator."""
     operands = [ABSENT if v is None else _name(v, known, lowering) for v in made.inputs]
     attributes = {name: _plain(attribute) for name, attribute in made.attributes.items()}
-    if attributes.get("auto_pad") == "NOTSET":  # the padding is given: as it is by default
+    if attributes.get("auto_pad") == "NOTSET":  # the default
         del attributes["auto_pad"]
     tag = "" if made.outputs[0] is single else made.op_type.lower()
     tags = [tag if len(made.outputs) == 1 else f"{tag}.{i}" for i in range(len(made.outputs))]

@@ -1,1 +1,1 @@
-"""Picking and placing parts of tensors, and their gradients."""
+"""Reads and writes of parts of tensors by index, and their gradients."""

@@ -1,4 +1,4 @@
-"""Bags of embeddings: rows added up, or averaged, from each offset on."""
+"""Bags of embeddings: sums or means of the rows from each offset to the next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def embedding_bag(
     with_last: bool = False,
     padding: int = -1,
 ) -> Result:
-    """-> bags [count, width], the bag of each row, rows in each bag, and zeros."""
+    """Lower to (bags [count, width], the bag of each row, rows in each bag, zeros)."""
     del sparse
     if by_frequency or with_last or padding >= 0 or mode not in (_SUM, _MEAN):
         raise low.unsupported("maxima, padding, a last offset, or gradients scaled by frequency")
@@ -54,7 +54,7 @@ def embedding_bag(
 def embedding_bag_backward(
     low: Lowering, dy: fx.Node, rows: fx.Node, *rest: fx.Node | int | bool | None
 ) -> Result:
-    """Adds each row's gradients: [bags, width] -> [rows of the table, width]."""
+    """Add each row's gradients: [bags, width] -> [rows of the table, width]."""
     if "dense" in str(low.node.target):
         bag, sizes, _, count, by_frequency, mode, weights, *_ = rest
     else:
@@ -83,7 +83,7 @@ def embedding_bag_weights_backward(
     bag: fx.Node,
     *_: int,
 ) -> Result:
-    """Of each weight: its row of the table times the gradient of its bag."""
+    """Lower the gradient of each weight: its row of the table times the gradient of its bag."""
     del offsets
     taken = low.op("Gather", low.value(table), low.value(rows), tag="taken", axis=0)
     spread = low.op("Gather", low.value(dy), low.value(bag), tag="spread", axis=0)
@@ -91,7 +91,7 @@ def embedding_bag_weights_backward(
 
 
 def _scattered(low: Lowering, rows: Value, updates: Value, count: int, width: int) -> Value:
-    """[count, width]: updates [places, width] added to the rows that they name."""
+    """Return [count, width] with updates [places, width] added to the rows in `rows`."""
     column = low.op("Unsqueeze", rows, low.integers(1), tag="rows")
     index = low.op("Expand", column, low.integers(1, width), tag="wide")
     zeros = low.filled(0, "zeros", [count, width])
@@ -99,7 +99,7 @@ def _scattered(low: Lowering, rows: Value, updates: Value, count: int, width: in
 
 
 def _divisor(low: Lowering, sizes: Value, count: int) -> Value:
-    """Rows of each bag as a column of floats, 1 for an empty one."""
+    """Return the number of rows of each bag as a column of floats, 1 for an empty bag."""
     one = low.op("Max", sizes, low.integers(1), tag="at_least_one")
     return low.reshape(low.cast(one, torch.int64, low.dtype, "sizes_as"), [count, 1], "divisor")
 

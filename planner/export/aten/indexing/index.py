@@ -1,7 +1,7 @@
-"""Picking and placing parts of tensors: embeddings, slices, joins, gathers, padding.
+"""Reads and writes of parts of tensors: embeddings, slices, concatenation, gathers, padding.
 
-Gradients that add several rows into one use ScatterElements: ONNX Runtime's CPU ScatterND
-runs its additions in parallel, without protection (onnxruntime issues 18048 and 23396).
+Gradients that add several rows into one use ScatterElements: ONNX Runtime's CPU ScatterND runs its
+additions in parallel, without protection (onnxruntime issues 18048 and 23396).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planner.export.write.emit import Value
 def embedding_backward(
     low: Lowering, dy: fx.Node, rows: fx.Node, count: int, padding: int, by_frequency: bool
 ) -> Result:
-    """Adds each row's gradients: [..., width] -> [count, width]."""
+    """Add each row's gradients: [..., width] -> [count, width]."""
     width = int(shape_of(dy)[-1])
     places = math.prod(shape_of(rows))
     index = low.reshape(low.value(rows), [-1, 1], "index")
@@ -105,7 +105,7 @@ def select_backward(
 
 @lowers("constant_pad_nd")
 def constant_pad(low: Lowering, x: fx.Node, widths: Sequence[int], value: float = 0) -> Result:
-    """Pairs of widths, the last axis first; negative ones crop."""
+    """Lower padding by pairs of widths, the last axis first; negative widths crop."""
     rank = rank_of(x)
     pairs = zip(widths[::2], widths[1::2], strict=True)
     return _pad(
@@ -115,7 +115,7 @@ def constant_pad(low: Lowering, x: fx.Node, widths: Sequence[int], value: float 
 
 @lowers("cat")
 def concatenate(low: Lowering, parts: Sequence[fx.Node], axis: int = 0) -> Result:
-    """ATen skips parts of shape [0], whatever the rank of the others."""
+    """Lower cat; ATen skips parts of shape [0], whatever the rank of the others."""
     joined = [part for part in parts if shape_of(part) != [0]] or list(parts[:1])
     if len(joined) == 1:
         return low.value(joined[0])
@@ -143,7 +143,7 @@ def split(low: Lowering, x: fx.Node, sizes: int | Sequence[int], axis: int = 0) 
 
 @lowers("unbind.int")
 def unbind(low: Lowering, x: fx.Node, axis: int = 0) -> Result:
-    """One tensor for each place along the axis, which goes away."""
+    """Lower unbind to one tensor for each position along the axis, without the axis."""
     tags = [f"slab_{index}" for index in range(int(shape_of(x)[axis]))]
     lengths = low.integers(*[1] * len(tags))
     slabs = low.ops("Split", low.value(x), lengths, tags=tags, axis=axis)
@@ -153,7 +153,7 @@ def unbind(low: Lowering, x: fx.Node, axis: int = 0) -> Result:
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index(low: Lowering, x: fx.Node, indices: Sequence[fx.Node | None]) -> Result:
-    """x[i, :, j, ...]: integer tensors that broadcast to the places wanted, for some of the axes."""
+    """Lower x[i, :, j, ...], with integer tensors for some axes that broadcast together."""
     axes, places = _indexed(low, indices)
     rank, depth = rank_of(x), len(low.shape) - rank_of(x) + len(places)
     if len(places) == 1:
@@ -175,7 +175,7 @@ def index_put(
     values: fx.Node,
     accumulate: bool = False,
 ) -> Result:
-    """x with `values` written at (or added to) x[i, :, j, ...]."""
+    """Lower to x with `values` written at, or added to, x[i, :, j, ...]."""
     if any(place is not None and dtype_of(place) == torch.bool for place in indices):
         return _put_masked(low, x, indices, values, accumulate)
     axes, places = _indexed(low, indices)
@@ -216,7 +216,7 @@ def index_put(
 
 
 def _indexed(low: Lowering, indices: Sequence[fx.Node | None]) -> tuple[list[int], list[fx.Node]]:
-    """The axes that are indexed, and the integer tensors that say where."""
+    """Return the indexed axes, and their integer index tensors."""
     found = [(axis, place) for axis, place in enumerate(indices) if place is not None]
     if any(dtype_of(place) == torch.bool for _, place in found):
         raise low.unsupported("a mask as index, whose result's shape depends on its values")
@@ -224,8 +224,10 @@ def _indexed(low: Lowering, indices: Sequence[fx.Node | None]) -> tuple[list[int
 
 
 def _common_axis(axes: Sequence[int]) -> int:
-    """Where the axes of the places stand in the result: in place of what is indexed, or in front where
-    that is not in one piece."""
+    """Return the first axis of the indices' dimensions in the result.
+
+    It is that of the first indexed axis if the indexed axes are adjacent, else 0.
+    """
     return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
 
 
@@ -236,7 +238,7 @@ def _put_masked(
     values: fx.Node,
     accumulate: bool,
 ) -> Result:
-    """x with one value, or one for all places that the mask holds for, where it holds."""
+    """Lower an assignment through a mask of one value for all its True positions."""
     found = [(axis, place) for axis, place in enumerate(indices) if place is not None]
     if len(found) > 1:
         raise low.unsupported(
@@ -246,7 +248,7 @@ def _put_masked(
     (first, mask), rank = found[0], rank_of(x)
     behind = rank - first - rank_of(mask)
     shape = shape_of(values)
-    # of the values' axes one stands for all places of the mask, if they have as many
+    # One axis of the values stands for all True positions of the mask, if they have that many axes.
     at = len(shape) - behind - 1
     if at >= 0 and shape[at] != 1:
         raise low.unsupported(
@@ -265,7 +267,7 @@ def _put_masked(
 
 
 def _tuples(low: Lowering, places: Sequence[fx.Node], common: Sequence[Dim]) -> Value:
-    """Index tensors, broadcast to `common`, side by side on a new last axis."""
+    """Broadcast index tensors to `common`, and concatenate them on a new last axis."""
     shape = low.shape_value(common)
     columns: list[Value] = []
     for number, place in enumerate(places):
@@ -275,23 +277,23 @@ def _tuples(low: Lowering, places: Sequence[fx.Node], common: Sequence[Dim]) -> 
 
 
 def _positive(low: Lowering, place: Value, size: Dim, tag: str) -> Value:
-    """Indices counted from the front where they were from the back."""
+    """Convert negative indices to indices from the front."""
     negative = low.op("Less", place, low.scalar(0, torch.int64), tag=f"{tag}.negative")
     turned = low.op("Add", place, low.extent(size), tag=f"{tag}.turned")
     return low.op("Where", negative, turned, place, tag=tag)
 
 
 def _from_front(index: int, size: Dim) -> Dim:
-    """A slice's start or an index, counted from the front where it was from the back."""
+    """Convert a negative slice start or index to one from the front."""
     if isinstance(index, int) and index >= 0:
         return index
     if isinstance(size, torch.SymInt):
-        return size + index  # within the tensor, for the sizes that the trace holds for
+        return size + index  # in range for all sizes that the trace holds for
     return max(0, size + index)
 
 
 def _spread(low: Lowering, x: fx.Node, axis: int, step: int) -> Value:
-    """x with `step - 1` zeros after every place along the axis."""
+    """Insert `step - 1` zeros after every position of x along the axis."""
     dims, rank = shape_of(x), rank_of(x)
     apart = low.reshape(low.value(x), [*dims[: axis + 1], 1, *dims[axis + 1 :]], "apart")
     padded = _pad(low, apart, rank + 1, {axis + 1: (0, step - 1)}, tag="padded")
@@ -306,7 +308,7 @@ def _pad(
     fill: float = 0,
     tag: str = "",
 ) -> Value:
-    """Surround `value` with `fill`: per axis, so many before and so many after."""
+    """Pad `value` with `fill`: `widths` has (before, after) by axis."""
     before = [widths.get(axis, (0, 0))[0] for axis in range(rank)]
     after = [widths.get(axis, (0, 0))[1] for axis in range(rank)]
     widths_value = low.shape_value([*before, *after])

@@ -1,4 +1,4 @@
-"""Elements of one tensor added to, or reduced with, those of another at places that a third one names."""
+"""Scatter operators that add or reduce elements of one tensor into another at given positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scatter_add(low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx
 def scatter_reduce(
     low: Lowering, x: fx.Node, axis: int, index: fx.Node, source: fx.Node, kind: str, **options: Any
 ) -> Result:
-    """Without `include_self`, elements of x that something is scattered to do not count themselves."""
+    """Lower scatter_reduce; without `include_self`, elements of x that receive a value are left out."""
     start, where, added = low.value(x), low.value(index), _as_index(low, source, index)
     counts_itself = options.get("include_self", True)
     if not counts_itself:
@@ -52,7 +52,7 @@ def scatter_reduce(
 
 
 def _neutral(low: Lowering, kind: str) -> Value:
-    """The number that changes nothing."""
+    """Return the neutral element of the reduction."""
     number = _NEUTRAL[kind]
     if not low.dtype.is_floating_point and math.isinf(number):
         limits = torch.iinfo(low.dtype)
@@ -61,7 +61,7 @@ def _neutral(low: Lowering, kind: str) -> Value:
 
 
 def _as_index(low: Lowering, source: fx.Node, index: fx.Node) -> Value:
-    """The part of the source that there is an index for."""
+    """Return the part of the source that has the index's shape."""
     sizes, held = shape_of(index), shape_of(source)
     axes = [a for a, (size, has) in enumerate(zip(sizes, held, strict=True)) if size != has]
     if not axes:

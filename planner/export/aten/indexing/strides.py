@@ -1,4 +1,4 @@
-"""Views of a tensor's memory: a size, a stride for each axis, and where it begins."""
+"""Strided views of a tensor's memory: a size, a stride for each axis, and an offset."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def as_strided_scatter(
 
 @lowers("diagonal", "diagonal_copy")
 def diagonal(low: Lowering, x: fx.Node, offset: int = 0, first: int = 0, second: int = 1) -> Result:
-    """Picked by its places: a product with ones and zeros would spread what is not finite beside it."""
+    """Lower diagonal by gathering: a product with ones and zeros would spread non-finite neighbours."""
     shape, order = shape_of(x), _last(rank_of(x), first, second)
     *lead, high, wide = (shape[axis] for axis in order)
     turned = low.transpose(low.value(x), order, "turned")
@@ -58,13 +58,13 @@ def diagonal(low: Lowering, x: fx.Node, offset: int = 0, first: int = 0, second:
 
 
 def _last(rank: int, first: int, second: int) -> list[int]:
-    """The axes, two of them behind the others."""
+    """Return the axes with two of them moved to the end."""
     ends = [first % rank, second % rank]
     return [axis for axis in range(rank) if axis not in ends] + ends
 
 
 def _steps(low: Lowering, count: Dim, wide: Dim, offset: int) -> Value:
-    """Where the elements of a diagonal lie in a flat plane whose rows are so wide."""
+    """Return the positions of a diagonal's elements in a flat plane with rows of length `wide`."""
     start = offset if offset >= 0 else -offset * wide
     if isinstance(count, int) and isinstance(wide, int):
         return low.builder.constant(int(start) + np.arange(count) * (wide + 1))
@@ -80,7 +80,7 @@ def _steps(low: Lowering, count: Dim, wide: Dim, offset: int) -> Value:
 def diagonal_scatter(
     low: Lowering, x: fx.Node, source: fx.Node, offset: int = 0, first: int = 0, second: int = 1
 ) -> Result:
-    """x with a diagonal replaced."""
+    """Lower to x with a diagonal replaced."""
     places = _diagonal(low, offset, first, second)
     return _written(low, low.reshape(low.value(x), [-1], "flat"), places, source)
 
@@ -89,7 +89,7 @@ def diagonal_scatter(
 def diagonal_backward(
     low: Lowering, dy: fx.Node, sizes: Sequence[int], offset: int, first: int, second: int
 ) -> Result:
-    """Zeros, with a diagonal."""
+    """Lower to zeros with the gradient on a diagonal."""
     order = _last(len(sizes), first, second)
     *lead, high, wide = (low.shape[axis] for axis in order)
     places = _steps(low, shape_of(dy)[-1], wide, offset)
@@ -104,13 +104,13 @@ def diagonal_backward(
 def diag_embed(
     low: Lowering, x: fx.Node, offset: int = 0, first: int = -2, second: int = -1
 ) -> Result:
-    """Zeros, with x as a diagonal."""
+    """Lower to zeros with x on a diagonal."""
     places = _diagonal(low, offset, first, second)
     return _written(low, low.filled(0, "zeros", [math.prod(low.shape)]), places, x)
 
 
 def _diagonal(low: Lowering, offset: int, first: int, second: int) -> np.ndarray:
-    """Where the elements of a diagonal of the result lie."""
+    """Return the flat positions of a diagonal's elements in the result."""
     if not all(isinstance(size, int) for size in low.shape):
         raise low.unsupported("a symbolic dimension")
     shape = [int(size) for size in low.shape]
@@ -118,7 +118,7 @@ def _diagonal(low: Lowering, offset: int, first: int, second: int) -> np.ndarray
 
 
 def _written(low: Lowering, flat: Value, places: np.ndarray, source: fx.Node) -> Value:
-    """A flat tensor with some elements replaced, in the shape of the result."""
+    """Replace elements of a flat tensor; return it in the shape of the result."""
     index = low.builder.constant(places.astype(np.int64).reshape(-1))
     updates = low.reshape(low.value(source), [-1], "updates")
     written = low.op("ScatterElements", flat, index, updates, tag="written", axis=0)
@@ -163,6 +163,6 @@ def _in_memory(sizes: Sequence[int], strides: Sequence[int], start: int) -> np.n
 
 
 def _is_all(places: np.ndarray, x: fx.Node) -> bool:
-    """Whether the view is the whole tensor, in order."""
+    """Tell whether the view is the whole tensor, in order."""
     count = x.meta["val"].numel()
     return places.size == count and bool((places.reshape(-1) == np.arange(count)).all())

@@ -25,11 +25,11 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> Result:
-    """-> gradients of x, weight, bias. A transposed convolution swaps the roles of x and dy."""
+    """Lower to the gradients of x, weight, bias. A transposed convolution swaps the roles of x and dy."""
     del bias_shape, output_padding
     large, small = (dy, x) if transposed else (x, dy)
     count = len(shape_of(weight)) - 2
-    # `padding="valid"` gives one for all
+    # `padding="valid"` gives one number for all axes.
     strides, padding, dilations = (
         list(sizes) * count if len(sizes) == 1 else list(sizes)
         for sizes in (strides, padding, dilations)

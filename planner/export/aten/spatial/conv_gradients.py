@@ -26,11 +26,10 @@ from planner.export.aten.registry import Dim, Lowering, shape_of
 from planner.export.write.emit import Value
 
 MAX_PLACES = 9
-"""More places in a kernel than this are not worth a product each: three nodes for each of them, and a
-copy of the image."""
+"""Largest number of kernel positions with a product each, which costs three nodes and an image copy."""
 
 MIN_CHANNELS = 8
-"""Products of fewer columns than this leave most of a processor's vectors empty."""
+"""Least number of columns of a product: fewer leave most of a processor's vectors empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +55,12 @@ class Convolution:
 
     @property
     def axes(self) -> list[int]:
-        """The spatial ones."""
+        """The spatial axes."""
         return list(range(2, len(shape_of(self.weight))))
 
     @property
     def channels(self) -> int:
-        """Of the large image."""
+        """Channels of the large image."""
         return int(shape_of(self.large)[1])
 
     @property
@@ -75,7 +74,7 @@ class Convolution:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Those of Conv and ConvTranspose."""
+        """Attributes of Conv and ConvTranspose."""
         return {
             "kernel_shape": self.kernel,
             "strides": list(self.strides),
@@ -86,7 +85,7 @@ class Convolution:
 
 
 def spatial(node: fx.Node) -> list[int]:
-    """Sizes of an image or a kernel along its spatial axes."""
+    """Return sizes of an image or a kernel along its spatial axes."""
     return [int(size) for size in shape_of(node)[2:]]
 
 
@@ -94,7 +93,7 @@ def spatial(node: fx.Node) -> list[int]:
 
 
 def kernel_gradient(low: Lowering, conv: Convolution) -> Value:
-    """In the form that is fastest for its shapes."""
+    """Lower the kernel's gradient in the fastest form for its shapes."""
     places = math.prod(conv.kernel)
     if conv.groups == 1 and (
         places == 1 or (places <= MAX_PLACES and conv.channels >= MIN_CHANNELS)
@@ -104,9 +103,9 @@ def kernel_gradient(low: Lowering, conv: Convolution) -> Value:
 
 
 def by_places(low: Lowering, conv: Convolution) -> Value:
-    """For each place in the kernel, the product of [filters, batch x space] and [channels, the same].
+    """Multiply [filters, batch x space] by [channels, the same], for each position in the kernel.
 
-    The second operand is the part of the image that the place meets: a copy, gone after the product.
+    The second operand is the part of the image that the position meets: a copy, freed after the product.
     """
     turned = [1, 0, *conv.axes]
     left = flat(
@@ -132,12 +131,12 @@ def by_places(low: Lowering, conv: Convolution) -> Value:
 
 
 def flat(low: Lowering, image: Value, channels: int, tag: str) -> Value:
-    """[channels, batch, ...] -> [channels, batch x ...]."""
+    """Reshape [channels, batch, ...] to [channels, batch x ...]."""
     return low.reshape(image, [channels, -1], tag)
 
 
 def padded(low: Lowering, conv: Convolution) -> Value:
-    """The large image with its padding."""
+    """Return the large image with its padding."""
     if not any(conv.padding):
         return low.value(conv.large)
     widths = low.integers(0, 0, *conv.padding, 0, 0, *conv.padding)
@@ -146,7 +145,7 @@ def padded(low: Lowering, conv: Convolution) -> Value:
 
 
 def met_by(low: Lowering, conv: Convolution, image: Value, place: Sequence[int], tag: str) -> Value:
-    """The pixels of the padded image that a place in the kernel meets, one per pixel of the small one."""
+    """Return the pixels of the padded image under a kernel position, one per pixel of the small image."""
     starts = [at * dilation for at, dilation in zip(place, conv.dilations, strict=True)]
     steps = zip(starts, spatial(conv.small), conv.strides, strict=True)
     ends = [start + (size - 1) * stride + 1 for start, size, stride in steps]
@@ -161,9 +160,9 @@ def met_by(low: Lowering, conv: Convolution, image: Value, place: Sequence[int],
 
 
 def as_convolution(low: Lowering, conv: Convolution) -> Value:
-    """One convolution of the large image with the small one as its kernel, channels in place of batch.
+    """Convolve the large image with the small one as its kernel, with channels in place of batch.
 
-    The kernel moves over the image by its dilation, and the small image is spread by its stride. Groups
+    The kernel moves over the image by its dilation, and the small image is dilated by its stride. Groups
     share the batch axis: [batch, groups, c, ...] -> [c, groups x batch, ...].
     """
     batch, channels, *space = shape_of(conv.large)
@@ -209,12 +208,12 @@ def as_convolution(low: Lowering, conv: Convolution) -> Value:
 
 
 def image_gradient(low: Lowering, conv: Convolution) -> Value:
-    """In the form that is fastest for its shapes.
+    """Lower the image's gradient in the fastest form for its shapes.
 
-    On a CPU the turned kernel costs a copy of the small image for each place in it, and the transposed
-    form a sum into the large one: the former is the dearer one where the small image has far more
-    channels. A strided image's phases, written as one convolution each or together, took longer than
-    the transposed form in every layer.
+    On a CPU the flipped kernel costs a copy of the small image for each kernel position, and the
+    transposed form a sum into the large one: the former costs more if the small image has far more
+    channels. A strided image's phases, written as one convolution each or together, took longer than the
+    transposed form in every layer.
     """
     reach = [d * (k - 1) for k, d in zip(conv.kernel, conv.dilations, strict=True)]
     can_turn = not conv.is_strided and all(
@@ -226,8 +225,10 @@ def image_gradient(low: Lowering, conv: Convolution) -> Value:
 
 
 def with_turned_kernel(low: Lowering, conv: Convolution) -> Value:
-    """A convolution of the small image's gradient, which takes no stride: each pixel of the large image
-    gathers from those that it was given to, so that the kernel is turned around and its channels swap."""
+    """Convolve the small image's gradient, without stride, with the flipped kernel, its channels swapped.
+
+    Each pixel of the large image gathers from the pixels that it contributed to.
+    """
     with low.builder.ahead_of(low.value(conv.small)):
         weight = _turned(low, conv)
     sizes = zip(conv.kernel, conv.padding, conv.dilations, strict=True)
@@ -237,7 +238,7 @@ def with_turned_kernel(low: Lowering, conv: Convolution) -> Value:
 
 
 def _turned(low: Lowering, conv: Convolution) -> Value:
-    """The kernel from its end to its start: [channels, filters / groups, ...]."""
+    """Return the kernel flipped along its spatial axes: [channels, filters / groups, ...]."""
     weight, (filters, share, *kernel) = low.value(conv.weight), shape_of(conv.weight)
     axes, groups = conv.axes, conv.groups
     if any(size != 1 for size in conv.kernel):
@@ -254,7 +255,7 @@ def _turned(low: Lowering, conv: Convolution) -> Value:
 
 
 def as_transposed(low: Lowering, conv: Convolution) -> Value:
-    """A transposed convolution; rows and columns at the end that no place of the kernel met get zeros."""
+    """Lower to a transposed convolution; trailing rows and columns without a gradient are 0."""
     sizes = zip(
         spatial(conv.large),
         spatial(conv.small),

@@ -20,7 +20,7 @@ from planner.export.aten.spatial.pool import along
 def replication_pad_backward(
     low: Lowering, dy: fx.Node, x: fx.Node, widths: Sequence[int]
 ) -> Result:
-    """Adds what came of each element: a product with a matrix of zeros and ones for each axis."""
+    """Sum the gradients of each element's copies, by a product with a 0-1 matrix per axis."""
     value = low.value(dy)
     for back in range(len(widths) // 2):
         size, before = int(shape_of(x)[-1 - back]), widths[2 * back]

@@ -24,10 +24,10 @@ def max_pool(
     dilations: Sequence[int] = (1,),
     ceil: bool = False,
 ) -> Result:
-    """-> maxima, and where each was found.
+    """Lower to maxima and their positions.
 
-    ONNX counts from the start of the whole tensor, PyTorch from that of each plane: who but the gradient
-    asks gets the latter.
+    ONNX counts positions from the start of the whole tensor, PyTorch from that of each plane. Readers
+    other than the gradient get PyTorch's.
     """
     axes = _axes(low, kernel)
     largest, places = low.ops(
@@ -48,7 +48,7 @@ def max_pool(
 
 
 def _is_by_plane(indices: fx.Node) -> bool:
-    """Whether the places of maxima are counted within each plane."""
+    """Tell whether the positions of maxima are counted within each plane."""
     return any("_with_indices_backward" not in str(user.target) for user in indices.users)
 
 
@@ -64,7 +64,7 @@ def max_pool_backward(
     ceil: bool,
     indices: fx.Node,
 ) -> Result:
-    """Adds each gradient where its maximum was found; windows may share one."""
+    """Add each gradient at the position of its maximum; windows may share one."""
     del strides, padding, dilations, ceil
     shape = shape_of(x)
     if _is_by_plane(indices):
@@ -88,11 +88,12 @@ def max_pool_backward(
 
 @dataclass(frozen=True)
 class _Windows:
-    """The windows of an average pool, one entry for each image axis.
+    """The windows of an average pool, with one entry for each image axis.
 
     Attributes:
-        sizes: of the image; `steps`: how many windows.
-        divisors: what the sum of each window is divided by, [windows, ...].
+        sizes: sizes of the image.
+        steps: numbers of windows.
+        divisors: divisor of each window's sum, [windows, ...].
     """
 
     kernel: list[int]
@@ -111,7 +112,7 @@ class _Windows:
 
     @property
     def behind(self) -> list[int]:
-        """By how much the last window reaches beyond the image and its padding before it."""
+        """Number of elements by which the last window exceeds the padded image, per axis."""
         each = zip(self.steps, self.strides, self.kernel, self.padding, self.sizes, strict=True)
         return [(n - 1) * s + k - 2 * p - size for n, s, k, p, size in each]
 
@@ -148,7 +149,7 @@ def avg_pool(
     count_padding: bool = True,
     divisor: int | None = None,
 ) -> Result:
-    """Windows that reach beyond the padding, or divide by another count, are added up as they are."""
+    """Lower average pooling; rescale windows that cross the padding or have another divisor."""
     at = _windows(low, x, low.node, kernel, strides, padding, ceil, count_padding, divisor)
     plain = {"kernel_shape": at.kernel, "strides": at.strides}
     images, is_one = low.value(x), len(shape_of(x)) == len(at.kernel) + 1
@@ -182,7 +183,7 @@ def avg_pool_backward(
     count_padding: bool,
     divisor: int | None,
 ) -> Result:
-    """Spreads each gradient evenly over its window: a transposed convolution per channel."""
+    """Spread each gradient evenly over its window: a transposed convolution per channel."""
     at = _windows(low, x, dy, kernel, strides, padding, ceil, count_padding, divisor)
     images = low.reshape(low.value(dy), [-1, 1, *at.steps], "images")
     value = 1.0 if not at.is_plain else 1 / math.prod(at.kernel)
@@ -203,7 +204,7 @@ def avg_pool_backward(
     share = low.builder.constant((1 / at.divisors).astype(numpy_dtype(low.dtype)))
     shares = low.op("Mul", images, share, tag="shares")
     spread = low.op("ConvTranspose", shares, low.builder.constant(weight), tag="spread", **options)
-    # what lies in the padding goes, and what no window reaches gets nothing
+    # Crop the padding; elements that no window reaches get 0.
     after = [-(pad + over) for pad, over in zip(at.padding, at.behind, strict=True)]
     around = low.integers(0, 0, *(-pad for pad in at.padding), 0, 0, *after)
     return low.reshape(low.op("Pad", spread, around, low.scalar(0), tag="cut"), shape_of(x))
@@ -211,7 +212,7 @@ def avg_pool_backward(
 
 @lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", wide=True)
 def adaptive_avg_pool(low: Lowering, x: fx.Node, sizes: Sequence[int]) -> Result:
-    """Means of windows that divide the image as evenly as can be: a matrix product for each axis."""
+    """Lower to means over windows of nearly equal size: a matrix product per axis."""
     axes = len(sizes)
     value = low.value(x)
     for axis, size in enumerate(shape_of(x)[-axes:]):
@@ -221,7 +222,7 @@ def adaptive_avg_pool(low: Lowering, x: fx.Node, sizes: Sequence[int]) -> Result
 
 @lowers("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", wide=True)
 def adaptive_avg_pool_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result:
-    """The same products, transposed."""
+    """Lower the gradient to the same products, transposed."""
     axes = 3 if "3d" in str(low.node.target) else 2
     value, steps = low.value(dy), shape_of(dy)[-axes:]
     for axis, size in enumerate(shape_of(x)[-axes:]):
@@ -230,7 +231,7 @@ def adaptive_avg_pool_backward(low: Lowering, dy: fx.Node, x: fx.Node) -> Result
 
 
 def _means(low: Lowering, size: int, steps: int) -> np.ndarray:
-    """[steps, size]: row i takes the mean of the elements from i size / steps on, rounded outwards."""
+    """Return [steps, size]: row i averages the elements from i size / steps on, rounded outwards."""
     matrix = np.zeros((steps, size), numpy_dtype(low.dtype))
     for step in range(steps):
         first, last = step * size // steps, -((step + 1) * size // -steps)
@@ -239,7 +240,7 @@ def _means(low: Lowering, size: int, steps: int) -> np.ndarray:
 
 
 def along(low: Lowering, value: Value, axis: int, matrix: np.ndarray) -> Value:
-    """The product with a matrix along one axis, counted from the back."""
+    """Multiply by a matrix along one axis, counted from the back."""
     rank = len(low.shape)
     order = list(range(rank))
     order[axis], order[-1] = order[-1], order[axis]
@@ -249,10 +250,10 @@ def along(low: Lowering, value: Value, axis: int, matrix: np.ndarray) -> Value:
 
 
 def _axes(low: Lowering, kernel: Sequence[int]) -> int:
-    """How many axes an image has."""
+    """Return the number of spatial axes of an image."""
     return 3 if "3d" in str(low.node.target) else max(2, len(kernel))
 
 
 def _each(sizes: Sequence[int], axes: int) -> list[int]:
-    """One size per image axis, where ATen may give one for all."""
+    """Return one size per image axis; ATen may give one for all."""
     return list(sizes) * axes if len(sizes) == 1 else list(sizes)
