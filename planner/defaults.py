@@ -218,8 +218,7 @@ def _which_device(profile: Hardware, hardware: str) -> str:
     what = "is a GPU" if hardware in hardware_names() else "has a memory of its own"
     own = "" if hardware in hardware_names() else "; a CPU's profile says is_host = true"
     return (
-        f"{hardware} {what} ({profile.title}), and a file is made for one device: add --device "
-        f"{listed(target.name for target in devices())} for a file that runs there, or --device "
-        f"{HOST.name} for a file for {HOST.title}, planned with "
-        f"the times of {profile.name}{own}"
+        f"{hardware} {what} ({profile.title}), and a file is made for one device: add "
+        f"{listed(f'--device {target.name}' for target in devices())} for a file that runs there, or "
+        f"--device {HOST.name} for a file for {HOST.title}, planned with the times of {profile.name}{own}"
     )

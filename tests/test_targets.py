@@ -197,7 +197,8 @@ PYTORCH = {"export", "torch"}
 def test_no_code_outside_its_folder_names_a_target() -> None:
     root = Path(planner.__file__).parent
     own = root / "targets"
-    table = {own / "__init__.py", own / "target.py", root / "choices.py"}
+    # the table; and the name of the hardware profile that is meant where none is named
+    table = {own / "__init__.py", root / "choices.py"}
     modules = [
         path
         for path in root.rglob("*.py")

@@ -1,9 +1,8 @@
 #include "cuda_driver.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 
+#include "loaded.h"
 #include "slots.h"
 
 namespace planner {
@@ -11,18 +10,13 @@ namespace cuda {
 
 Driver::Driver() {
   const char* name = kTestBuild ? std::getenv("PLANNER_TEST_DRIVER") : "libcuda.so.1";
-  void* library = name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  void* library = opened(name);
   if (!library) {
     missing = "libcuda.so.1 cannot be loaded";
     return;
   }
-  auto find = [&](const char* symbol) {
-    void* found = dlsym(library, symbol);
-    if (!found && missing.empty()) missing = std::string("libcuda.so.1 has no ") + symbol;
-    return found;
-  };
-#define PLANNER_CUDA_FIND(symbol, member, arguments) \
-  member = reinterpret_cast<Result(*) arguments>(find(#symbol));
+  Loaded driver(library, missing, "libcuda.so.1");
+#define PLANNER_CUDA_FIND(symbol, member, arguments) driver.find(#symbol, member);
   PLANNER_CUDA_FUNCTIONS(PLANNER_CUDA_FIND)
 #undef PLANNER_CUDA_FIND
 }

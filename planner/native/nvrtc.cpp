@@ -1,6 +1,5 @@
 #include "nvrtc.h"
 
-#include <dlfcn.h>
 #include <glob.h>
 #include <link.h>
 
@@ -12,6 +11,7 @@
 
 #include "common.h"
 #include "cuda_driver.h"
+#include "loaded.h"
 
 namespace planner::cuda {
 namespace {
@@ -52,8 +52,7 @@ std::vector<std::string> beside_onnxruntime(const std::string& name) {
 
 void* load() {
   if (kTestBuild) {
-    const char* name = std::getenv("PLANNER_TEST_NVRTC");
-    return name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    return opened(std::getenv("PLANNER_TEST_NVRTC"));
   }
   // 13020 of 13.2; what is newer than the driver makes images that it does not load
   int version = 0;
@@ -61,9 +60,9 @@ void* load() {
   for (int major : kMajors) {
     if (major * 1000 > version) continue;
     std::string name = "libnvrtc.so." + std::to_string(major);
-    if (void* there = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return there;
+    if (void* there = opened(name.c_str())) return there;
     for (const std::string& path : beside_onnxruntime(name))
-      if (void* there = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return there;
+      if (void* there = opened(path.c_str())) return there;
   }
   return nullptr;
 }
@@ -83,9 +82,8 @@ struct Nvrtc {
           "install the package nvidia-cuda-nvrtc (nvidia-cuda-nvrtc-cu12 for CUDA 12) beside "
           "onnxruntime-gpu, or plan without --fuse";
     if (!library) return;
-#define PLANNER_NVRTC_FIND(symbol, member, result, arguments)              \
-  member = reinterpret_cast<result(*) arguments>(dlsym(library, #symbol)); \
-  if (!member && missing.empty()) missing = "CUDA's compiler has no " #symbol;
+    Loaded compiler(library, missing, "CUDA's compiler");
+#define PLANNER_NVRTC_FIND(symbol, member, result, arguments) compiler.find(#symbol, member);
     PLANNER_NVRTC_FUNCTIONS(PLANNER_NVRTC_FIND)
 #undef PLANNER_NVRTC_FIND
   }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from planner.runtime.options import Memory
 
 
-class Counts(Protocol):
+class CountedBytes(Protocol):
     """What was counted: bytes of tensors at their peak, and requests that a cap refused."""
 
     @property
@@ -41,9 +41,9 @@ class Counts(Protocol):
 
 
 class ByteCounter(Protocol):
-    """Counts the device's bytes in this process, and can refuse more than a cap."""
+    """CountedBytes the device's bytes in this process, and can refuse more than a cap."""
 
-    def stats(self) -> Counts: ...
+    def stats(self) -> CountedBytes: ...
 
     def reset_peak(self) -> None: ...
 

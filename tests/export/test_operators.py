@@ -82,6 +82,9 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mode": lambda x: (x * 0 + torch.round(x.detach())).mode(1)[0] + x[:, 0],
     "running largest and smallest": lambda x: x.cummax(1)[0] + x.cummin(0)[0] * 2,
     "second of each": lambda x: x.kthvalue(2, dim=1)[0] + x.kthvalue(6, 1, keepdim=True)[0].sum(),
+    "where the most of narrow numbers is": lambda x: (
+        x * (8 * x.detach()).to(torch.int16).argmax(1, keepdim=True)
+    ),
     "sorted, in order": lambda x: x.sort(dim=0, descending=True, stable=True)[0] + x.msort(),
     "places among edges": lambda x: x * torch.searchsorted(torch.linspace(-1, 1, 5), x.detach()),
     "places among own edges": lambda x: x * torch.searchsorted(

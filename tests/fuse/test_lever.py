@@ -214,7 +214,7 @@ def test_on_cuda_a_graph_in_half_is_fused_where_bits_may_differ(tmp_path: Path):
 def test_it_is_for_devices_with_a_kernel_and_with_a_budget(tmp_path: Path):
     model, output = ZOO / "gpt.onnx", tmp_path / "out.onnx"
     for device in ("webgpu", "any"):
-        with pytest.raises(UsageError, match=r"for the CPU and for CUDA.*use --fuse none"):
+        with pytest.raises(UsageError, match=r"for the CPU and CUDA.*use --fuse none"):
             api.optimize(
                 model,
                 budget="60%",

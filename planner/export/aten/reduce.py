@@ -104,12 +104,22 @@ def _place(
     low: Lowering, op_type: str, x: fx.Node, axis: int, value: Value = ABSENT, keep: bool = True
 ) -> Value:
     """Where the first of the largest, or smallest, is: NaN counts as both."""
-    value, dtype = value or low.value(x), low.type_of(x)
-    if dtype == torch.bool:
-        value = low.cast(value, dtype, torch.int32, "as_number")
-    elif dtype.is_floating_point:
-        value = nan_as(low, value, dtype, -math.inf if op_type == "ArgMin" else math.inf)
-    return low.op(op_type, value, tag="where", axis=axis, keepdims=int(keep))
+    nan = -math.inf if op_type == "ArgMin" else math.inf
+    key = _ordered(low, value or low.value(x), low.type_of(x), nan)
+    return low.op(op_type, key, tag="where", axis=axis, keepdims=int(keep))
+
+
+def _ordered(low: Lowering, value: Value, dtype: torch.dtype, nan: float) -> Value:
+    """Bring values to what ONNX Runtime's ArgMax, ArgMin and TopK order as PyTorch does.
+
+    Args:
+        nan: the number that NaN counts as.
+    """
+    if dtype.is_floating_point:
+        return nan_as(low, value, dtype, nan)
+    if dtype in (torch.int32, torch.int64):
+        return value
+    return low.cast(value, dtype, torch.int64, "as_number")
 
 
 def small(low: Lowering, value: Value, tag: str = "small") -> Value:
@@ -165,14 +175,10 @@ def topk(
 
 def _ranked(low: Lowering, x: fx.Node, count: Dim, axis: int, *, is_largest: bool) -> list[Value]:
     """NaN ranks above all numbers."""
-    value, dtype = low.value(x), low.type_of(x)
+    value = low.value(x)
     if not rank_of(x):
         return [value, low.filled(0, "where", dtype=torch.int64)]
-    key = value
-    if dtype.is_floating_point:
-        key = nan_as(low, value, dtype, math.inf)
-    elif dtype not in (torch.int32, torch.int64):  # ONNX Runtime ranks no others
-        key = low.cast(value, dtype, torch.int64, "as_number")
+    key = _ordered(low, value, low.type_of(x), math.inf)
     _, where = low.ops(
         "TopK", key, low.extent(count), tags=("ranked", "where"), axis=axis, largest=int(is_largest)
     )
