@@ -251,9 +251,7 @@ def _as_planned(planned: Planned, settings: Settings) -> Point:
     problem, solved = planned.formulation.problem, planned.solved
     assert solved.candidate is not None
     plan = point_plan(solved.candidate, engine=solved.engine, order=0)
-    whole = (
-        problem.capacity_bytes >= settings.budget_bytes
-    )  # otherwise the bound holds for a lower capacity
+    whole = problem.capacity_bytes >= settings.budget_bytes  # else the bound is of a lower capacity
     return Point(
         capacity_bytes=settings.budget_bytes,
         plan=replace(plan, peak_bytes=planned.timeline.peak_bytes + settings.reserve_bytes),
