@@ -137,7 +137,7 @@ NO_PAGING = Paging()
 
 
 class ActionKind(enum.StrEnum):
-    """The kinds of steps in a schedule."""
+    """What one step of a schedule does."""
 
     RUN = "run"
     SWAP_OUT = "swap-out"
