@@ -140,7 +140,7 @@ def _descend(
     close: tuple[float, float] = _CLOSE,
     most_columns: int | None = None,
 ) -> _Mixture | None:
-    """Generate columns until the prices are good; None if nothing fits."""
+    """Add columns until the prices are good; None if nothing fits."""
     if most_columns is None:
         most_columns = _MAX_WITH_COPIES if network.copies else _MAX_COLUMNS
     worst = float("inf") if network.copies else network.worst_units + 1

@@ -66,9 +66,7 @@ def live_at(problem: Problem, p: int) -> tuple[list[int], list[int]]:
 
 
 def reachable(problem: Problem, after: Collection[int]) -> list[int]:
-    """Return the operations that some plan might run again for the tensors `after` an instant, in
-    order.
-    """
+    """Return the operations that a plan might run again for the tensors `after` an instant, in order."""
     if not problem.allow_recompute:
         return []
     stack = [problem.tensors[t].producer for t in after]

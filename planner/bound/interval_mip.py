@@ -268,8 +268,9 @@ class IntervalMip:
         return self._integers[-1]
 
     def _within(self, terms: _Terms, room_bytes: int) -> None:
-        """Require that terms, in shares of the capacity, are at most `room_bytes`; skip redundant
-        rows.
+        """Require that terms, in shares of the capacity, are at most `room_bytes`.
+
+        No row is added if they always are.
         """
         room = room_bytes / max(1, self.problem.capacity_bytes)
         if sum(c for _, c in terms if c > 0) > room:

@@ -152,9 +152,7 @@ class _GameSearch:
         return count
 
     def _expand(self, peak: int, chosen: int, floor: int) -> int:
-        """Undo, in turn, each operation that made a part of a set; return the number of sets
-        generated.
-        """
+        """Undo, in turn, each operation that made a part of a set; return the number of new sets."""
         game, staying = self.game, self.staying
         last = game.owner[chosen.bit_length() - 1]
         size, count, left = game.bytes_of(chosen), 0, chosen

@@ -47,8 +47,9 @@ class _InParts(ExactPolicy):
         asked: Callable[[], bool],
         bound_us: float = 0.0,
     ) -> None:
-        """Offer each better plan that fits, starting from one that may not; `asked` and `bound_us`
-        end it, too.
+        """Offer each better plan that fits, starting from one that may not.
+
+        `asked` and `bound_us` end it, too.
         """
         from planner.exact.local_search import (
             SearchEnd,
@@ -77,8 +78,9 @@ class CpSat(_InParts):
     name: ClassVar[str] = "cp-sat"
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer better plans as they are found, and a bound if the whole was solved; repeat while
-        it helps.
+        """Offer better plans as they are found, and a bound if the whole was solved.
+
+        It starts again as long as it finds any.
         """
         self._take_from_beside(state, stop)
         while not state.is_settled and stop.left_s >= self.min_s:
@@ -172,8 +174,9 @@ class Descend(_InParts):
     repair_s: float = 0.3
 
     def supports(self, problem: Problem) -> bool:
-        """Tell whether copies are forbidden and the size is right; with copies, swapping everything
-        wins.
+        """Tell whether copies are forbidden, and the size is right.
+
+        With copies, swapping everything takes less memory.
         """
         return not problem.allow_swap and self.min_ops <= len(problem.ops) <= self.max_ops
 

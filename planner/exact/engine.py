@@ -318,7 +318,7 @@ def whole_of(problem: Problem, budget_us: float) -> set[Run]:
     least_us: list[npt.NDArray[np.float64]] = [np.empty(0)] * count
     for m in range(
         count - 1, -1, -1
-    ):  # least_us[m][q]: time of m in stage q and of the runs that make it useful
+    ):  # least_us[m][q]: m in stage q, and the runs that make it useful
         op = problem.ops[m]
         needed = np.full(count, np.inf)
         if op.recomputable:

@@ -206,9 +206,7 @@ class Neighbourhoods:
     def _spread(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Yield the operations around several far-apart ones, whose tensors may make room for each
-        other.
-        """
+        """Yield operations around several far-apart ones, whose tensors may make room for each other."""
         around = [
             self._around(self._seed(stages_of, draw), draw) for _ in range(draw.randint(2, 6))
         ]
@@ -223,9 +221,7 @@ class Neighbourhoods:
     def _stages(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Yield operations that run again near some stage, their producers, and ones with gaps
-        closing there.
-        """
+        """Yield operations that run again near some stage, their producers, and gaps' owners there."""
         around = self._pick_stage(held, draw)
         if stages_of and not held.excess(self.problem.capacity_bytes):
             around = draw.choice(stages_of[draw.choice(list(stages_of))])

@@ -42,9 +42,7 @@ class Parted:
 
 
 def parted(problem: Problem, actions: Sequence[Action]) -> Parted:
-    """Separate the passes of a plan, and of its problem; unchanged if first runs are not in base
-    order.
-    """
+    """Split a plan, and its problem, at its passes; unchanged if first runs are not in base order."""
     place: list[OpIndex] = []
     ops: list[PlanOp] = []
     found: list[Action] = []

@@ -28,9 +28,7 @@ from planner.targets import HOST, Target
 Longs = npt.NDArray[np.int64]
 
 TAKE, SCRATCH, RETURN, READ = range(4)
-"""Events: a buffer is taken, a temporary one is taken, all temporary ones are returned, a buffer is
-read.
-"""
+"""Events: a buffer or a temporary one is taken, all temporary ones are returned, a buffer is read."""
 
 _NONE = Workspace()
 

@@ -46,8 +46,9 @@ _STUCK = 512
 """Moves without an improvement, after which a search restarts."""
 
 _HOPELESS, _HOPELESS_LARGE, _LARGE = 1.06, 1.03, 1_000
-"""Largest need with which a search starts, as a multiple of the arena: in general, and for graphs
-of at least `_LARGE` units. No search was seen to succeed beyond it.
+"""Largest need with which a search starts, as a multiple of the arena.
+
+The second is for graphs of at least `_LARGE` units. No search was seen to succeed beyond it.
 """
 
 

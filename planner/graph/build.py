@@ -254,9 +254,7 @@ class _GraphBuilder:
     def _forward_ops(
         self, consumers: Mapping[str, list[OpId]], producer: Mapping[str, OpId]
     ) -> set[OpId]:
-        """Return the ancestors of the loss: the output named "loss", else the first floating-point
-        scalar.
-        """
+        """Return the loss's ancestors: of the output named "loss", else of the first float scalar."""
         names = [str(v.name) for v in self.graph.outputs]
         types = [self.types[name] for name in names]
         roots = loss_among(

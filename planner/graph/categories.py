@@ -31,17 +31,13 @@ _STATE_SUFFIX = re.compile(
 
 
 def gradient_of(output: str) -> str | None:
-    """Return the parameter that a gradient's name refers to: `"w_grad"` -> `"w"`; None for other
-    names.
-    """
+    """Parse a gradient's name: `"w_grad"` -> `"w"`, the parameter; None for other names."""
     match = _GRADIENT.match(output)
     return (match[1] or match[2]) if match else None
 
 
 def updated_value_of(output: str) -> str | None:
-    """Return the value that an updated value's name refers to: `"w_new"` -> `"w"`; None for other
-    names.
-    """
+    """Parse an updated value's name: `"w_new"` -> `"w"`, the old value; None for other names."""
     match = _UPDATED.match(output)
     return (match[1] or match[2]) if match else None
 

@@ -61,7 +61,7 @@ class LiveTimeline:
         return int(self.live_bytes.argmax()) if len(self.live_bytes) else 0
 
     def resident_at(self, step: int) -> list[LiveRange]:
-        """Ranges that cover `step`, largest first."""
+        """Return the ranges that cover `step`, largest first."""
         here = [r for r in self.ranges if r.start <= step < r.end]
         return sorted(here, key=lambda r: (-r.bytes, r.tensor))
 

@@ -23,9 +23,7 @@ class _Reason(enum.StrEnum):
 
 
 class WhyOnce(_Reason):
-    """Why an operation may not run a second time. Its sentence has the fields `{op}` and
-    `{domain}`.
-    """
+    """Why an operation may not run a second time; its sentence has the fields `{op}` and `{domain}`."""
 
     RANDOM_SEEDED = (
         "random-seeded",

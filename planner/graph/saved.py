@@ -95,9 +95,7 @@ def may_be_halved(graph: TrainingGraph) -> tuple[Saved, ...]:
 
 
 def _may(graph: TrainingGraph, saved: Saved, whole: Sequence[Tensor]) -> bool:
-    """Tell whether a saved buffer may be stored in half precision; `whole`: all tensors of the
-    buffer.
-    """
+    """Tell whether a saved buffer, with all of its tensors `whole`, may be stored in half precision."""
     owner = graph.tensors[saved.buffer]
     return (
         owner.dtype in SINGLE

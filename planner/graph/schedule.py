@@ -25,9 +25,7 @@ _HOISTED = frozenset({"Shape", "Size"})
 
 
 def parents_of(graph: TrainingGraph) -> tuple[tuple[OpId, ...], ...]:
-    """Return each operation's producers: the operations that make its inputs, ascending, without
-    repeats.
-    """
+    """Return the operations that make each operation's inputs, ascending, without repeats."""
     tensors = graph.tensors
     return tuple(
         tuple(sorted({p for t in op.inputs if (p := tensors[t].producer) is not None}))
@@ -91,8 +89,9 @@ def behind_parents(
 
 
 def reverse_dfs_order(parents: Sequence[Sequence[int]], index: Sequence[int]) -> list[int]:
-    """Return the postorder of the reverse DFS of nodes `0..n-1`; `index[node]` is its place in the
-    file.
+    """Return the postorder of the reverse DFS of nodes `0..n-1`.
+
+    `index[node]` is the node's place in the file.
     """
     read = {p for ps in parents for p in ps}
     leaves = (v for v in range(len(parents)) if v not in read)

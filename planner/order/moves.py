@@ -1,6 +1,4 @@
-"""Orders derived from an order: updates last, some operations early or late, moves that lower the
-peak.
-"""
+"""Orders derived from an order: updates last, operations early or late, moves that lower the peak."""
 
 from __future__ import annotations
 
@@ -181,9 +179,7 @@ def _moves(
 def _push(
     problem: Problem, order: np.ndarray, position: list[int], op: int, peak: int
 ) -> np.ndarray | None:
-    """Move `op` behind the peak, just before its first reader; None if a reader is not behind the
-    peak.
-    """
+    """Move `op` behind the peak, just before its first reader; None if that is impossible."""
     readers = [position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses]
     if not readers or min(readers) <= peak:
         return None

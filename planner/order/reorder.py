@@ -70,8 +70,7 @@ class Lives:
     def ranges(
         self, order: Sequence[int] | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each operation's place in the order, and each tensor's places of producer and last
-        reader.
+        """Return places in the order: by operation, and by tensor its producer's and last reader's.
 
         Without a reader, the last is the producer's.
         """

@@ -123,9 +123,7 @@ def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
 def _in_order(
     plan: PointPlan, point: Point, points: Sequence[Point], plans: Sequence[PointPlan]
 ) -> float:
-    """Return the best bound for plans in the base order of `plan` at the budget of `point`; 0 for
-    none.
-    """
+    """Return the best bound for plans in `plan`'s base order at `point`'s budget; 0 for none."""
     bounds = [0.0]
     for larger in points:
         same = larger.plan is not None and larger.plan.order == plan.order

@@ -102,8 +102,9 @@ class Problem:
         return replace(self, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
 
     def swap_out_us(self, tensor: int) -> float:
-        """Return the time of one copy of `tensor` to the host; 0 if a reader there needs one in any
-        case.
+        """Return the time of one copy of `tensor` to the host.
+
+        0 if a reader on the host needs a copy in any case.
         """
         if self.tensors[tensor].host_copy:
             return 0.0

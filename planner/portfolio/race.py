@@ -373,8 +373,9 @@ class _Field:
         return runner.solved.candidate.time_us - base_us
 
     def _promises(self, runner: Runner, left: float, best_us: float) -> bool:
-        """Tell whether a search is worth the wait if it leaves the share `left` of the plan's added
-        time.
+        """Tell whether a search is worth the wait.
+
+        It is expected to leave the share `left` of the plan's added time.
         """
         if self.patience is None or self._added_us(runner) <= 0:
             return True

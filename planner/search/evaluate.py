@@ -32,7 +32,7 @@ class Evaluator:
         return self.evaluate(Decisions())
 
     def evaluate(self, decisions: Decisions) -> Candidate:
-        """Decode and replay; copies beside the operations are listed at places where they hide."""
+        """Replay decisions; copies beside the operations are listed at places where they hide."""
         problem, decoder = self.problem, self.decoder
         actions = decoder.schedule(decisions)
         if decoder.core.arrays.overlap:

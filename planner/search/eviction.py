@@ -91,9 +91,7 @@ class Eviction:
         return last
 
     def _needs(self) -> list[int]:
-        """Return the bytes to run each operation on an empty device, if its inputs' ancestors were
-        trees.
-        """
+        """Return the bytes to run each operation on an empty device, as if its ancestors were a tree."""
         need: list[int] = []
         for op in self.problem.ops:
             most = op.workspace_bytes + sum(self.size[t] for t in (*op.inputs, *op.outputs))
@@ -347,8 +345,9 @@ class _EvictionWalk:
                     stack.extend(u for u in outputs if not self.there[u])
 
     def _cost(self, t: int) -> float:
-        """Estimate the microseconds to make a tensor again, with its missing inputs at their last
-        estimates.
+        """Estimate the microseconds to make a tensor again.
+
+        Missing inputs count with their last estimates.
         """
         static = self.static
         op = static.problem.ops[static.producer[t]]

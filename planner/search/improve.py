@@ -63,8 +63,9 @@ class Improver:
         capacity_bytes: int | None = None,
         most_us: float = float("inf"),
     ) -> Candidate:
-        """Add decisions until the plan fits; return it, or the plan with the least peak if nothing
-        more helps.
+        """Add decisions until the plan fits.
+
+        If nothing more helps, return the plan with the least peak.
 
         Args:
             most_us: give up if the plan takes longer.
@@ -121,9 +122,7 @@ class Improver:
     # -- anneal ------------------------------------------------------------------------------
 
     def anneal(self, candidate: Candidate, *, iterations: int, seed: int = 0) -> Candidate:
-        """Make random changes to `candidate`, which fits; return the best plan found, perhaps the
-        same.
-        """
+        """Change `candidate`, which fits, at random; return the best plan found, perhaps the same."""
         if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
         search = _Improvement(self, candidate)
@@ -202,9 +201,7 @@ class _Improvement:
             self.time_us = self.core.change(self.plan, some, choice, batch, self.time_us)
 
     def better(self, candidate: Candidate, plan: GapChoices | None = None) -> Candidate:
-        """Return the plan, or `plan`, as a candidate if the simulator finds it no slower than
-        `candidate`.
-        """
+        """Return the plan, or `plan`, as a candidate; `candidate` if the simulator finds it faster."""
         found = self.improver.evaluator.evaluate(decisions_of(self.a, plan or self.plan))
         if self.improver.evaluator.fits(found) and found.time_us <= candidate.time_us:
             return found

@@ -86,8 +86,9 @@ class GreedyRepair:
     def _options(
         self, step: int, gaps: dict[Gap, Choice], released: set[Gap]
     ) -> list[tuple[float, int, int, Choice | None, tuple[int, int]]]:
-        """Return (cost per byte, tensor, gap, choice or None to release, span) at `step`, cheapest
-        first.
+        """Return the options at `step`, cheapest first.
+
+        Each is (cost per byte, tensor, gap, choice or None to release, span).
         """
         found: list[tuple[float, int, int, Choice | None, tuple[int, int]]] = []
         next_op = self._base_op_after(step)
@@ -154,8 +155,7 @@ def closure_cost(
     step: int,
     most_us: float = _NEVER,
 ) -> float:
-    """Return the microseconds to bring `tensor` back at `step` by running its producer and all that
-    needs.
+    """Return the microseconds to bring `tensor` back at `step` by recomputing it and missing inputs.
 
     Args:
         copies: per tensor, the half-open ranges of actions in which it is on the device.

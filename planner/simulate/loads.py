@@ -86,8 +86,9 @@ class _Moving:
         self._find_rows()
 
     def _find_rows(self) -> None:
-        """Find the rows; a load stays after the readers of the previous copy, which it would serve
-        otherwise.
+        """Find the rows.
+
+        A load stays after the readers of the previous copy, which it would serve otherwise.
         """
         last_read: dict[int, int] = {}  # by tensor
         open_: dict[int, int] = {}  # by tensor that nothing has read yet, the place of its load
@@ -141,8 +142,7 @@ class _Moving:
         return found
 
     def places(self, starts: Sequence[float]) -> list[int]:
-        """Return the schedule as places of the given one, with loads moved ahead, in order of their
-        readers.
+        """Return the schedule as places of the given one, with loads ahead, ordered by their readers.
 
         Args:
             starts: of each action of the given schedule.

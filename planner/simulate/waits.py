@@ -152,7 +152,7 @@ def paired(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGI
 
 
 def _begun(problem: Problem, actions: Sequence[Action], paging: Paging) -> set[int]:
-    """Stores of which a copy out before them is the copy."""
+    """Return the stores whose copy an earlier copy out makes."""
     out: set[int] = set()
     found: set[int] = set()
     for action in actions:
@@ -164,7 +164,7 @@ def _begun(problem: Problem, actions: Sequence[Action], paging: Paging) -> set[i
 
 
 def _taken(problem: Problem, action: Action) -> set[int]:
-    """Tensors whose buffers an action may take for what it makes."""
+    """Return the tensors whose buffers an action may take for its outputs."""
     if action.kind is not RUN:
         return set()
     return {source for source, _ in problem.ops[action.target].inplace}

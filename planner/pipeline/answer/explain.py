@@ -1,6 +1,4 @@
-"""`planner explain`: one tensor of a plan: its place over time, the alternatives, and its bytes'
-worth.
-"""
+"""`planner explain`: one tensor of a plan, its place over time, the alternatives, its bytes' worth."""
 
 from __future__ import annotations
 

@@ -272,9 +272,7 @@ class _RunCount:
         return False
 
     def _searched(self, runs: int) -> float:
-        """Return the time in microseconds of a one-run plan from a short search; infinite if it
-        finds none.
-        """
+        """Search briefly for a one-run plan; return its time in microseconds, infinite without one."""
         for way in self._ways(runs):
             settings = settings_of(way.prepared)
             found_us = quick_us(way.prepared, way.order.order, settings, ANSWERING.run_search_s)

@@ -72,7 +72,7 @@ class _Choice:
     case: Case
 
     def run(self) -> Planned:
-        """See `plan_with`."""
+        """Run the choice; see `plan_with`."""
         lever, case, plain = self.lever, self.case, None
         errors: list[InfeasibleBudgetError | TakenError] = []
         if lever.goes_without(case):
@@ -174,7 +174,7 @@ class _Climb:
     until: float = 0.0
 
     def found(self) -> Prepared | None:
-        """See `climb`."""
+        """Return the model found; see `climb`."""
         case, shares, none = self.case, self.lever.shares, float("inf")
         quick_s = shares.quick_s(case.settings.time_limit_s)
         self.until = clock.now() + quick_s
@@ -203,8 +203,9 @@ class _Climb:
         return self.lever.apply(case.prepared, self.ladder.first(count))
 
     def _search(self, plain_us: float) -> None:
-        """Search with all tensors, with half of them (or none, if not planned yet), then near the
-        best number.
+        """Search with all tensors, with half of them, then near the best number.
+
+        Without a plan for none of them, none takes the place of half.
         """
         most, shares = len(self.ladder.ranked), self.lever.shares
         self._try([most, most // 2 if self.case.is_tried else 0])

@@ -15,8 +15,9 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan
 
 LEVERS: tuple[Lever, ...] = (Fusing(), Halves(), Chunks(), HOSTING)
-"""All levers in the order in which they change a model, each chosen by the plans that later ones
-allow.
+"""All levers in the order in which they change a model.
+
+Each is chosen by the plans that the later ones allow.
 """
 
 

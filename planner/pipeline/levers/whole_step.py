@@ -97,8 +97,9 @@ class WholeStep:
         return replace(changed, assumptions=(*self.notes, *plan.assumptions))
 
     def _fed_us(self, run: Prepared) -> float:
-        """Return the time of a session's own copies for a run of the original, for tensors that
-        live on the host.
+        """Return the time of a session's own copies for a run of the original.
+
+        Only tensors that live on the host count.
         """
         if not feeds_are_copied(run):
             return 0.0
@@ -201,9 +202,7 @@ class WholeStep:
 
 
 def _own_buffers(model: ir.Model) -> dict[str, str]:
-    """Return the inputs in which the model's own nodes add gradients up, each with the flag that
-    resets it.
-    """
+    """Return the inputs in which the model's own nodes add gradients up, each with its reset flag."""
     found: dict[str, str] = {}
     for node in model.graph:
         if node.op_type in ACCUMULATORS:

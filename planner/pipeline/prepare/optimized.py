@@ -157,9 +157,7 @@ class _Job:
         return first, plain_types, layout
 
     def settled(self, found: Normalized, level: Level) -> tuple[Normalized, dict[str, ValueType]]:
-        """Choose which pass of the optimizers to plan on; return its graph and the types of its
-        values.
-        """
+        """Choose the optimizers' pass to plan on; return its graph and the types of its values."""
         kinds, loaded = self.kinds, self.kinds.loaded
         may_run = not self.target.own_memory
         types = kinds.settled(found, level, may_run=may_run)

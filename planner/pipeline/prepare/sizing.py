@@ -39,8 +39,9 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class _Run:
-    """Results of one run of a model: shapes by value (for a sequence, its bytes), bytes of bodies
-    by node.
+    """Results of one run of a model.
+
+    They are shapes by value (for a sequence, its bytes), and bytes held by bodies, by node.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -1,3 +1,1 @@
-"""Records of a plan: the plan file, its decisions, its part in reports, and the way back to a
-schedule.
-"""
+"""Records of a plan: the plan file, its decisions, its part in reports, and the way back."""

@@ -99,8 +99,9 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
 
 
 def _bound_class(settings: Settings, planned: Planned) -> str:
-    """Describe the plans that the bound holds for; if fragmentation takes bytes, those within the
-    rest.
+    """Describe the plans that the bound holds for.
+
+    If fragmentation takes a part of the budget, they are those within the rest.
     """
     capacity, said = planned.formulation.problem.capacity_bytes, planned.solved.bound_class
     said = ", ".join((said, *bound_classes(planned.prepared)))
@@ -151,9 +152,7 @@ def _between_us(replay: Replay) -> float:
 
 
 def _copies_note(settings: Settings, replay: Replay, cost: PredictedCost) -> tuple[str, ...]:
-    """Return a note on how copies were planned, and on the step's time with copies between the
-    operations.
-    """
+    """Return a note on how copies were planned, and on their time between the operations."""
     if not settings.why_copies:
         return ()
     if not settings.overlap:

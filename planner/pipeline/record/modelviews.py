@@ -44,9 +44,7 @@ def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
 
 
 def _durations_after(planned: Planned) -> tuple[float, ...]:
-    """Return the durations of the rewritten graph by OpId: the original's, and those of copies and
-    pins.
-    """
+    """Return the durations of the rewritten graph by OpId, including those of copies and pins."""
     problem = planned.formulation.problem
     by_node: dict[str, float] = {}
     assert planned.solved.candidate is not None

@@ -19,9 +19,7 @@ none in the next.
 
 
 def pins_of(planned: Planned) -> tuple[str, ...]:
-    """Return the names of the nodes that planner added to pin the order, and of views that it made
-    again.
-    """
+    """Return the names of nodes that planner added to pin the order, and of views made again."""
     known = {op.name for op in planned.prepared.graph.operations}
     known.update(planned.rewritten.action_nodes)
     return tuple(op.name for op in planned.graph.operations if op.name not in known)

@@ -196,8 +196,9 @@ def _starts(
 
 
 def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:
-    """Tell whether the operations that draw random numbers keep their order: they may share a
-    generator.
+    """Tell whether operations that draw random numbers keep their order.
+
+    They may share one generator.
     """
     at = {op: i for i, op in enumerate(order)}
     return all(at[a] < at[b] for a, b in itertools.pairwise(drawn))

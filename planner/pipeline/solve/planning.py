@@ -226,9 +226,7 @@ def _race(
     patience: Patience,
     helper: Beside | None,
 ) -> dict[BaseOrder, Solved | None]:
-    """Return the orders in which a plan may fit, most promising first, each with a short search's
-    result.
-    """
+    """Return the orders in which a plan may fit, best first, each with a short search's result."""
     orders = sorted(forms, key=lambda base: base.name != OWN)
     done = 0
 

@@ -35,9 +35,7 @@ class QuickSearch:
     views_us: float
 
     def time_us(self) -> float:
-        """Search and return a step's time with the plan found, in microseconds; infinite if none is
-        found.
-        """
+        """Search; return a step's time with the plan in microseconds, infinite without a plan."""
         found = solve(self.problem, self.settings).candidate
         return float("inf") if found is None else found.time_us + self.views_us
 
@@ -54,9 +52,7 @@ def quick_search(
 def quick_us(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, limit_s: float
 ) -> float:
-    """Return a step's time with the plan of a short search, in microseconds; infinite if it finds
-    none.
-    """
+    """Search briefly in one order; return a step's time in microseconds, infinite without a plan."""
     return quick_search(prepared, order, settings, limit_s).time_us()
 
 

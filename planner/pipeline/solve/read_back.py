@@ -115,8 +115,9 @@ def _placement(original: Placement | None, rewritten: Rewritten) -> Placement | 
 def _with_categories(
     graph: TrainingGraph, original: TrainingGraph, like: Mapping[str, str]
 ) -> TrainingGraph:
-    """Give the graph's tensors the categories of the original's: a copy's readers do not determine
-    its own.
+    """Return the graph with the categories of the original's tensors.
+
+    The readers of a copy do not determine its category.
     """
     known = {t.name: t.category for t in original.tensors}
     tensors = list(graph.tensors)

@@ -19,9 +19,7 @@ from planner.simulate.simulate import candidate_of
 
 
 def search_for(problem: Problem) -> Callable[..., Solved]:
-    """Return the solver for a problem: `solve` if copies overlap, else
-    `planner.portfolio.solve.solve`.
-    """
+    """Return the solver for a problem: `solve` if copies overlap, else the portfolio's."""
     return solve if problem.overlap and problem.allow_swap else solver.solve
 
 

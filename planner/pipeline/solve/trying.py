@@ -147,8 +147,8 @@ class TrialSearch:
         return trials.take(left=self.left, lowest=self._is_pressed)
 
     def _gains(self, passed: _Found) -> bool:
-        """Tell whether a plan is enough faster than the accepted one to be lowered; neither fits
-        the arena.
+        """Tell whether a plan is fast enough to be lowered, if neither it nor the accepted one has
+        room.
         """
         assert self.accepted is not None and self.accepted.solved.candidate is not None
         assert passed.solved.candidate is not None
@@ -265,8 +265,9 @@ class TrialSearch:
         return outcome
 
     def _follow_up(self, found: _Found, trial: Trial, *, is_first: bool) -> TrialOutcome | None:
-        """Update the search with a result, and accept its plan if it is better; None if it found no
-        plan.
+        """Update the search with a result, and accept its plan if it is better.
+
+        Returns None if there is no plan.
         """
         solved = found.solved
         if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
@@ -299,9 +300,7 @@ class TrialSearch:
         self.ahead.expect(expected)
 
     def _start(self, base: BaseOrder, capacity: int) -> Solved | None:
-        """Return the start of a search: the race's plan, or the last result in this order with more
-        budget.
-        """
+        """Return the start of a search: the race's plan, or the last result with more budget."""
         if capacity == self.settings.budget_bytes:
             return self.raced.get(base)
         return self.found.get(base)

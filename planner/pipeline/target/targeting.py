@@ -54,8 +54,9 @@ def target_metadata(target: Target) -> dict[str, str]:
 
 
 def check_place(model: ir.Model, target: Target) -> None:
-    """Raise ModelError if a node with bodies would run on a device: only the CPU's placement is
-    planned.
+    """Raise ModelError if a node with bodies would run on a device.
+
+    Bodies are planned on the CPU only.
     """
     node = next((n for n in model.graph if has_bodies(n)), None)
     if node is not None and not target.is_host:

@@ -34,13 +34,15 @@ _MIN_S, _POLL_S = 0.5, 0.05
 
 
 class IntervalSearch:
-    """Solves program after program; `run` may be on another thread, everything else is on the
-    search's.
+    """Solves program after program.
+
+    `run` may be on another thread; everything else is on the search's.
     """
 
     def __init__(self, problem: Problem, instants: Sequence[int]) -> None:
-        """Set the search up; `instants` are base operations, most important first, or none to do
-        nothing.
+        """Prepare the search.
+
+        `instants` are base operations, most important first; without any, nothing is solved.
         """
         self.problem = problem
         self._instants = list(instants[:_FIRST_INSTANTS]) if self.covers(problem) else []

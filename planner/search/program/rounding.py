@@ -17,8 +17,9 @@ def round_solution(
     threshold: float = 0.5,
     spread: bool = False,
 ) -> Decisions:
-    """Round a fractional plan: a tensor resident by less than `threshold` at an instant is dropped
-    or swapped.
+    """Round a fractional plan.
+
+    A tensor that is resident by less than `threshold` at an instant is dropped or swapped.
 
     Args:
         spread: if tensors are partly resident and partly on the host, keep as many of them, evenly

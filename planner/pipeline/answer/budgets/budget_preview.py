@@ -70,8 +70,7 @@ class _Question:
     looking: _Looking
 
     def frontier(self, looked: _Looked, *whole: Point) -> Frontier:
-        """Build the frontier from the results, and from the model as it is, which costs nothing at
-        its peak.
+        """Build the frontier from the results, and from the model as it is, free at its own peak.
 
         Args:
             whole: further points; their peaks include the reserve, as the budgets do.
@@ -91,9 +90,7 @@ def preview_budgets(
     orders: Sequence[BaseOrder],
     progress: Progress = silent,
 ) -> BudgetPreview:
-    """Preview the costs of budgets before any plan is made.
-
-    The search uses the base order that does best in the middle of the range.
+    """Search for the costs of budgets before any plan is made.
 
     Args:
         orders: all base orders, the one with the least peak first.

@@ -238,9 +238,7 @@ class Finder:
         return self._ways[key]
 
     def _fed_us(self, device: Device, size: int) -> float:
-        """Return the time of a session's own copies of the caller's inputs and results, in
-        microseconds.
-        """
+        """Return the microseconds of a session's own copies of the caller's inputs and results."""
         if device.hardware.is_host or self.prepared(size).why_no_swaps is not None:
             return 0.0
         key = (size, device.name)
@@ -304,8 +302,9 @@ def _row(
     beyond: Found | None,
     dim: str,
 ) -> WayRow:
-    """Build the row for the result at one size; `beyond` is the result at the first of the `larger`
-    sizes.
+    """Build the row for the result at one size.
+
+    `beyond` is the result at the first of the `larger` sizes.
     """
     slowdown = per_second = None
     if found.time_us is not None and found.base_us:

@@ -121,8 +121,9 @@ def _task(
 
 
 def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tuple[Largest, ...]:
-    """Return, for each budget, the largest size of `dim` with a plan, and whether the next is
-    impossible.
+    """Return, for each budget, the largest size of `dim` with a plan.
+
+    Each row also has the next size, and whether that is impossible.
     """
     ascending = sorted(found, key=lambda f: f.dims[dim])
     rows: list[Largest] = []

@@ -108,8 +108,10 @@ def _numbers(prepared: Prepared, regions: Sequence[Region]) -> Numbers:
 
 
 def _durations(prepared: Prepared, graph: TrainingGraph, made: Split) -> tuple[float, ...]:
-    """Return the durations of a graph with chunks: the roofline's, scaled by known over roofline
-    duration.
+    """Return the durations of a graph with chunks.
+
+    An added node gets its roofline duration, scaled by known over roofline duration of its
+    original.
     """
     before = prepared.graph
     roofline, _ = durations_us(before, prepared.hardware)

@@ -27,9 +27,7 @@ from planner.pipeline.solve.orders import least_possible_peak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Large:
-    """An operation that is too large: it holds `own_bytes`, beside `other_bytes` that are always
-    there.
-    """
+    """An operation that is too large: it holds `own_bytes`, beside `other_bytes` held in any case."""
 
     name: str
     own_bytes: int
@@ -38,8 +36,10 @@ class Large:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A region, its largest node's bytes, its bytes cut, joined and summed, and its nodes in all
-    chunks.
+    """A region and its costs.
+
+    They are the most bytes that a node of it holds, the bytes cut, joined and summed, and its nodes
+    in all chunks.
     """
 
     region: Region
@@ -147,8 +147,9 @@ def _best(
 def _candidates(
     ground: Ground, sizes: _Sizes, large: Large, room: int, taken: frozenset[str]
 ) -> Iterator[_Candidate]:
-    """Yield, for each axis and border, the region with the fewest chunks that has room, or the best
-    one.
+    """Yield, for each axis and border, the region with the fewest chunks that has room.
+
+    If none has room, yield the best one.
     """
     tensor = sizes.largest(large.name)
     if tensor is None:

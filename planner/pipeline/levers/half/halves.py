@@ -37,9 +37,7 @@ class Halves(Lever):
         check_can_halve(prepared)
 
     def rungs(self, case: Case) -> Iterator[Rung]:
-        """Yield the model with as many halved tensors as quick searches find best; then, if needed,
-        with all.
-        """
+        """Yield the model with as many halved tensors as quick searches find best, then with all."""
         progress, kind = case.means.progress, case.prepared.request.levers.cast_saved
         if case.plain is None:
             progress("no exact plan fits the budget")

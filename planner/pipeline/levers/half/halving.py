@@ -157,9 +157,7 @@ def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:
 
 
 def _first_needs(graph: TrainingGraph, place: dict[OpId, int]) -> dict[int, int]:
-    """Return, for each halved tensor and its casts back, the place of the first operation that
-    needs it.
-    """
+    """Return the place of the first operation that needs each halved tensor, or a cast back of it."""
     found: dict[int, int] = {}
     for op in reversed([op for op in graph.operations if op.role in (Role.HALF, Role.WHOLE)]):
         for t in op.outputs:
