@@ -1,24 +1,24 @@
-"""The LP over instants by minimum cuts: as good a bound in a hundredth of the time.
+"""The LP over instants by minimum cuts: an equally good bound in a hundredth of the time.
 
-With prices instead of limits, the LP of `planner.bound.lp` falls apart into a minimum cut (a closure
+With prices instead of limits, the LP of `planner.bound.lp` becomes a minimum cut (a closure
 problem; Picard, Management Science 22, 1976). For every planning instant p the graph has
 
     a node D[t,p] for a tensor:     needed after p, in whatever way        (the source: used after p)
     a node A[m,p] for an operation: runs again after p
     D[t,p] -> A[producer of t,p]    the price of t's bytes at p, or of its copies if they are cheaper:
-                                    paid where t is needed and not made again
-    A[m,p] -> D[t,p]                never cut: what runs again needs its inputs
+                                    paid if t is needed and not made again
+    A[m,p] -> D[t,p]                never cut: a recompute needs its inputs
     A[m,p] -> sink                  its duration, at the first instant p behind m
     A[m,p] -> A[m,q],
-    D[t,p] -> D[t,q], q the instant before p: never cut: what runs again after p runs again after q,
-                                    and what is needed after p is needed after q
+    D[t,p] -> D[t,q], q the instant before p: never cut: an operation that runs again after p runs
+                                    again after q, and a tensor needed after p is needed after q
 
 The largest value over all prices is that of the LP with rows for the last two lines (Lagrangian
-duality; the LP over one closure problem has whole corners). It is found by column generation (Dantzig and
-Wolfe, Operations Research 8, 1960): each minimum cut is a column, and a small LP over the columns gives
-the next prices and, at the end, the fractional plan. Where copies run beside the operations, that LP
-also has the stalls and the rows of `planner.bound.copy_times`. Capacities are rounded down to whole
-units, so every value is a valid bound.
+duality; the LP over one closure problem has integral corners). It is found by column generation
+(Dantzig and Wolfe, Operations Research 8, 1960): each minimum cut is a column, and a small LP over
+the columns gives the next prices and, at the end, the fractional plan. If copies run beside the
+operations, that LP also has the stalls and the rows of `planner.bound.copy_times`. Capacities are
+rounded down to whole units, so every value is a valid bound.
 """
 
 from __future__ import annotations

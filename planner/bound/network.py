@@ -36,7 +36,7 @@ class Instant:
 
     Attributes:
         out_rows, in_rows: releases and deadlines of copies, ascending (`planner.bound.copy_times`);
-            empty where copies are not planned.
+            empty if copies are not planned.
     """
 
     p: int

@@ -32,23 +32,6 @@ class Game:
         easy: sets from which a game reaches the empty set within the proved peak, and the first
             operation for which this is known: for later ones no more tensors last.
         settled: operations, as bits, whose games are known to prove no more than the proved peak.
-
-    Attributes:
-        size: per bit, bytes. owner: per bit, the operation that makes it.
-        reads, makes: per operation, the set that it reads, and makes.
-        frees: per operation, bits of what it reads and may write in place over.
-        needs: per operation, the set that lets it run for nothing, where all of it is there; -1 for none.
-        touched: per operation, what may be made for nothing once all that it reads is there.
-        own_bytes: per operation, bytes of its workspace and of all that it makes: the simulator counts
-            what nobody reads while the operation runs, and a second copy of a graph output besides the
-            first.
-        first_bytes: per operation, bytes that the device holds in its first run.
-        outputs_bytes: per operation, bytes of the graph outputs made before it, and the fixed bytes; one
-            more at the end.
-        lasting: (operation, last reader, bytes) of what is made only once and is no graph output.
-        easy: sets that come to nothing within the peak that is already proved, and the first operation
-            for which they are known to: for later ones no more lasts.
-        settled: operations, as bits, whose games are known to prove no more than what is proved.
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -91,12 +91,6 @@ class _GameSearch:
         heap: (the larger of the set's peak and the peak proved elsewhere, set) of unvisited sets. Among
             equal peaks, the set whose tensors are made earliest comes first: it is nearest to the end.
         least: per set, the least peak so far. origin: the set it comes from. closed: visited sets.
-
-    Attributes:
-        q: the operation. bound: bytes that are proved. is_done: nothing is left to be proved.
-        heap: (peak or what is proved elsewhere, whichever is more; set) still to be looked at. Of equal
-            peaks the set comes first whose tensors are made soonest: it is the nearest to the end.
-        least: per set, the least peak so far. origin: the set it comes from. closed: sets looked at.
     """
 
     def __init__(self, game: Game, q: int) -> None:

@@ -43,12 +43,6 @@ class GapModel:
         reruns: variables of the free runs. events: by tensor, in order.
         fetches: by run and tensor, whether it is copied in for the run. hosted: by tensor, whether it
             is copied out.
-
-    Attributes:
-        cp: the model. hints: by variable, its value in the plan (`hint_all` states them).
-        reruns: variables of the free runs. events: by tensor, in order.
-        fetches: by run and tensor, whether it is copied in for the run. hosted: by tensor, whether it
-            is copied out.
     """
 
     def __init__(

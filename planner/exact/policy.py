@@ -14,7 +14,8 @@ class ExactPolicy:
     large as the capacity.
 
     Attributes:
-        whole_ops, whole_runs: operations, and free runs, of the whole; with more, only parts are solved.
+        whole_ops, whole_runs: limits of operations, and of free runs, for solving the whole; beyond
+            them, only parts are solved.
         at_once_runs: with at most this many free runs the whole is solved at once: it is as quick
             as parts.
         whole_s: seconds at least for solving the whole.
@@ -22,8 +23,8 @@ class ExactPolicy:
         fit_share: the same, from a plan that does not fit.
         price_share: share of that for the price: a plan that does not fit by then is made to fit
             step by step.
-        descent_share, descent_before_whole_share: of what is left, for that: the latter where the whole
-            may be solved too.
+        descent_share, descent_before_whole_share: shares of the remaining time for the descent; the
+            latter if the whole may be solved too.
         descent_step: reduction of the capacity at each step, as a share of the peak.
         descent_rounds: parts to solve at one capacity, after which the descent restarts from an
             earlier plan.
@@ -31,7 +32,8 @@ class ExactPolicy:
         spell_gain: least gain, as a share of its peak, with which its descent continues.
         far_start: a plan is given up if its peak is still above the best by this share.
         max_misses: spells without a better plan, after which the descents end.
-        part_runs, min_part_runs, max_part_runs: free runs of a part: at first, at least, and at most.
+        part_runs, min_part_runs, max_part_runs: free runs of a part: initial number, minimum, and
+            maximum.
         part_stages: numbers of further stages in which an operation may be freed; one is drawn for
             each part.
         round_work: deterministic time of one round, in the solver's units: 0.12 is a second or two.

@@ -18,18 +18,18 @@ class RacePolicy:
 
     Attributes:
         share: share of a whole search's time that the race takes.
-        bounds_until, rough_until, first_until: shares of the race at which the bounds end, the rough
-            plans, and the first round of searches.
+        bounds_until, rough_until, first_until: shares of the race at which the bounds, the rough
+            plans, and the first round of searches end.
         greedy_share: share of a rough plan's time for greedy repair; the rest is for the LP.
         rough_instants: instants of that LP.
-        first_orders, last_orders: how many orders are searched in, in the first round and in the last.
+        first_orders, last_orders: numbers of orders in the first and in the last round of searches.
         exploded_factor: a greedy plan is given up if it takes this multiple of the base order's
             time.
-        lever_tries, lever_factor: after so many orders, a lever that alone adds so many times what the
-            other does is left out.
-        rough_s, min_s: seconds; no rough plan, and no search, has less time.
-        others_factor: once a plan is found in the best order, those in the others end after so many
-            times what it took.
+        lever_tries, lever_factor: after this number of orders, a lever is dropped if it alone adds
+            this multiple of the other's time.
+        rough_s, min_s: seconds at least for a rough plan, and for a search.
+        others_factor: once a plan is found in the best order, the searches in the others end after
+            this multiple of the time that it took.
     """
 
     share: float = 0.4
@@ -53,11 +53,11 @@ class LeastPeakPolicy:
     """All parameters of the search for the least peak (`planner.portfolio.min_peak`).
 
     Attributes:
-        sets_per_s, max_sets: that the bound without copies looks at, per second of the time limit and at
-            most: some hundredths of the time. More raise it little, and take memory.
+        sets_per_s, max_sets: sets that the bound without copies visits, per second of the time
+            limit and at most: some hundredths of the time. More raise it little, and take memory.
         bound_share: share of the time for a plan that meets the bound by eviction.
-        lp_share, eviction_share, chance_share: of the time left each, for capacities tried by the LP, by
-            eviction, and for eviction with blurred scores; the last is left to descents.
+        lp_share, eviction_share, chance_share: shares of the time left for capacities tried by the
+            LP, by eviction, and for eviction with blurred scores; the rest goes to descents.
         min_descents_s: least time left, in seconds, with which descents are tried.
         attempt_share: largest share of that stage's remaining time for one capacity.
         max_instants: instants of the LP at most.
@@ -65,7 +65,7 @@ class LeastPeakPolicy:
         precision: no capacity is tried within this share of a failed one.
         all_until, few_until: shares of the time at which the rounds over several orders end: of all
             orders, and of a few; the last ends with the time.
-        few_orders, last_orders: how many orders are in the second round, and in the last.
+        few_orders, last_orders: numbers of orders in the second round, and in the last.
         min_s: seconds at least for a search in one order.
     """
 
@@ -92,8 +92,8 @@ class FrontierPolicy:
     """All parameters of a frontier over many budgets (`planner.pipeline.answer.budgets.sweep`).
 
     Attributes:
-        orders_share, max_orders_s: the search for base orders takes this share of the time, and at most
-            so many seconds.
+        orders_share, max_orders_s: share of the time, and most seconds, for the search for base
+            orders.
         comparing_share: share of the time for comparing the orders at a few budgets.
         compared_shares: these budgets, as shares of the way from the least bound to the best
             order's own peak.

@@ -63,12 +63,12 @@ class Policy:
         large_ops: number of operations above which a turn may have another share.
         close_gap: gap within which a plan is close to its bound; rounding and annealing help then.
         far_gap: gap beyond which it is far; it is then improved in parts first.
-        near_s, near_share: how much longer a search goes on whose plan is within 0.1% of its bound:
-            seconds, and share of the time limit, whichever is more.
+        near_s, near_share: time that a search continues once its plan is within 0.1% of its bound:
+            seconds, or share of the time limit, whichever is more.
         late_s: seconds at least for a turn that runs although time is out.
         unmaking_sets: sets to examine for a proof that nothing fits without copies: a tenth of a
             second in a graph of 1,000 operations. Short searches examine none.
-        race, least_peak, frontier: what is done besides one search.
+        race, least_peak, frontier: parameters of the other stages.
     """
 
     rough: tuple[Turn, ...]

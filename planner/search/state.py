@@ -57,7 +57,7 @@ class SearchState:
         evaluator: of the problem.
         settings: of the search.
         least: the plan with the least peak, whether it fits or not.
-        best: the fastest plan that fits; None if there is none yet.
+        best: the fastest plan that fits; None before one is found.
         near: the fastest known plan that exceeds the capacity, from a search with more capacity.
         engine: the engine that found `best`.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.

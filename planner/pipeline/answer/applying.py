@@ -67,7 +67,7 @@ def applied(
     Raises:
         ModelError: the plan belongs to another model, or does not fit it.
         UsageError: it was made with a provider that is not installed here.
-        InfeasibleBudgetError, VerificationError: as `OptimizeJob.run` does, where it is made again.
+        InfeasibleBudgetError, VerificationError: see `OptimizeJob.run`, if the plan is made again.
     """
     assert files.model is not None
     if is_made_here(plan):

@@ -49,8 +49,8 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
     little.
 
     Raises:
-        UsageError, ModelError: the step cannot be made in parts, or not in so many.
-        and what `OptimizeJob.run` raises.
+        UsageError, ModelError: the step cannot be split into this number of runs, or not at all; and
+            the errors of `OptimizeJob.run`.
     """
     runs = parse_micro_batch(job.request.levers.micro_batch)
     with nullcontext(job) if runs == 1 else _in_parts(job, runs) as job:

@@ -73,7 +73,7 @@ class OptimizeJob:
     """One request, and the outputs asked for.
 
     Attributes:
-        files: destinations of the outputs; none if the plan is only looked at.
+        files: destinations of the outputs; none if the caller only wants the plan.
         verify: run both models; False leaves the rewritten one unrun.
         search_context: makes a context for the search; within it Ctrl-C ends the search and keeps
             the best plan. None: Ctrl-C is raised, as elsewhere.

@@ -16,7 +16,7 @@ class AnswerPolicy:
         bisections: number of budgets to try for the least whose plan is fast enough.
         bisecting: share of the time for them.
         more_memory: factor on the memory of a plan that comes out too slow.
-        more_tries: number of such increases at most.
+        more_tries: number of increases at most.
         largest_size: size at which doubling ends.
         size_steps: resolution: steps between the last size of a doubling that fits and the next.
         least_peak_s: seconds at most for the least peak on a device.

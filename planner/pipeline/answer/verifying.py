@@ -42,7 +42,7 @@ class Rewrite:
     Attributes:
         prepared: the original.
         path: the rewritten model; `after` has its predicted figures.
-        plan: the plan, which states what the file must satisfy.
+        plan: the plan; the file is checked against it.
         ahead: a session of the original that is being created, if any.
     """
 

@@ -20,7 +20,8 @@ def as_before(
     """Return the graph with the categories and bars of the one before it.
 
     Args:
-        like_tensor, like_node: for what is new, by name, what has them for it; others keep their own.
+        like_tensor, like_node: the old name for each new one, whose properties it gets; others keep
+            their own.
     """
     known = {t.name: t for t in before.tensors}
     once = {op.name: op for op in before.operations}

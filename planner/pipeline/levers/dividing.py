@@ -228,7 +228,7 @@ def run_model(divided: Divisible, request: Request, runs: int, folder: Path) -> 
         folder: an empty folder.
 
     Raises:
-        UsageError: the batch does not divide into so many parts.
+        UsageError: the batch is not divisible by `runs`.
     """
     loaded, batch = divided.loaded, divided.batch
     check_runs(runs, batch)

@@ -78,8 +78,8 @@ class Rung:
     Attributes:
         orders: its base orders, if known.
         may_add: more of the lever may be used if no plan of it fits.
-        stays, no_swaps: tensors that have to stay on the device, and that may not be swapped, since an
-            earlier plan showed so.
+        stays, no_swaps: tensors that must stay on the device, and that may not be swapped, as an
+            earlier plan showed.
     """
 
     prepared: Prepared

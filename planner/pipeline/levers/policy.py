@@ -11,8 +11,8 @@ class Shares:
 
     Attributes:
         plain: share for the plan without the lever, if that is searched for first.
-        until, rest: others end with this share of the limit, and get this one at least.
-        quick, most_quick_s: for all quick searches, and their most seconds.
+        until, rest: share of the limit at whose end other plans are due, and their least share.
+        quick, most_quick_s: share of the limit for all quick searches, and their most seconds.
         searches: quick searches at most.
         slower: of two numbers of tensors the smaller wins, unless its plan is slower by more than
             this share of the step's time.

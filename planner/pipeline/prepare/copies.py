@@ -36,7 +36,7 @@ def choose_copies(copies: str, swap: str, target: Target) -> tuple[bool, str]:
         target: the target that the model will run on.
 
     Raises:
-        UsageError: copies overlap where the library has no operators.
+        UsageError: the request overlaps copies on a target for which the library has no operators.
     """
     if copies == "overlapped":
         if target.overlap == "never":

@@ -61,7 +61,8 @@ class Prepared:
         model: the model to plan and rewrite: `loaded.model`, or the optimizers' result, with folded
             constants as nodes again.
         types: element type and static shape of every value of `model`.
-        graph, order: of `model`, and its default order, random numbers drawn as in the original's.
+        graph, order: graph of `model`, and its default order, with random numbers drawn in the
+            original's order.
         target: the target to plan for; `placement` gives the provider of each node there, None on a
             target with one memory.
         renamed: names of the copies that ONNX Runtime adds in the baseline's graph, by their names
@@ -76,8 +77,9 @@ class Prepared:
             for the graph as it is.
         block_channels: channels in a block of the layout of `model`'s weights (NCHWc); 0 if none
             has that layout.
-        bounds: of values whose size depends on data, by name; inner_bytes: what the bodies of nodes are
-            taken to hold where that does; shown: names of those of both that one run showed.
+        bounds: of values whose size depends on data, by name; inner_bytes: bytes that nodes' bodies
+            are assumed to hold if their sizes depend on data; shown: names in both whose figures
+            come from a run.
         resident: names of inputs, initializers and outputs that live on the host.
         halved: names of tensors stored in half precision from forward to backward.
         numbers: how close the numbers of `model` are to the original's.

@@ -95,7 +95,7 @@ def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Setti
         budget_bytes: replaces the request's budget.
 
     Raises:
-        UsageError: a size cannot be read, or copies are asked for where there can be none.
+        UsageError: a size cannot be read, or the request asks for copies that are not available.
         InfeasibleBudgetError: the reserve takes the whole budget.
     """
     request = prepared.request
@@ -190,7 +190,7 @@ def settings_as_planned(plan: Plan, prepared: Prepared) -> Settings:
 
 
 def noted_copies(prepared: Prepared, settings: Settings) -> tuple[str, ...]:
-    """Return notes on how copies are planned and what they are worth, for results without a plan."""
+    """Return notes on the stream and the worth of copies, for results without a plan."""
     how = (settings.why_copies,) if settings.why_copies else ()
     is_shared = prepared.hardware.is_host and settings.swap_out_bytes_per_s > 0
     return (*how, *(shared_note(prepared) if is_shared else ()))

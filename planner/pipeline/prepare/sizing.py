@@ -108,7 +108,7 @@ class Sizes:
 
         Raises:
             ModelError: a size is open, and no run shows it.
-            UsageError: a bound is of nothing in the model, or of what is not open.
+            UsageError: a bound names nothing in the model, or a size that is not open.
         """
         model = found.model
         self._take(model, *([found.first] if found.first is not None else []))

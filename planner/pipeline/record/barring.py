@@ -37,7 +37,7 @@ def with_barred(graph: TrainingGraph, barred: Sequence[Barred], *, where: str) -
         where: the plan file, for the error.
 
     Raises:
-        ModelError: what is barred is not in the graph, or the reason is of no known kind.
+        ModelError: a bar names nothing in the graph, or its reason is unknown.
     """
     operations, tensors = list(graph.operations), list(graph.tensors)
     by_name = {op.name: op.id for op in operations}, {t.name: t.id for t in tensors}

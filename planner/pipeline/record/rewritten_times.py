@@ -26,7 +26,7 @@ def pins_of(planned: Planned) -> tuple[str, ...]:
 
 
 def cache_us(planned: Planned) -> float:
-    """Predict the microseconds by which cache effects shorten (negative) or lengthen the operations.
+    """Predict the change of the operations' time by cache effects, in microseconds; negative is less.
 
     The processor's cache may still hold more or less of an operation's data than in the original; 0
     if the cache was not measured. Copies are left out: their bandwidth was measured with the cache

@@ -27,8 +27,8 @@ def fitted_plan(
 ) -> tuple[Planned | None, float]:
     """Find an order of a plan's actions that the arena has room for.
 
-    Returns the lowered plan, None if there is none, and the bytes that the plan needs as it is, as
-    a multiple of the arena.
+    Returns the lowered plan (None without such an order), and the arena that the plan needs as it
+    is, as a multiple of the one at hand.
 
     Args:
         planned: lowered, without room in the budget's arena.

@@ -63,7 +63,7 @@ def make_plan(
         helper: a process that works on trials ahead; None: nothing is worked on ahead.
 
     Raises:
-        InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
+        InfeasibleBudgetError: no plan fits; it has the least peak found and its largest tensors.
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or no plan was accepted yet.
     """
     deadline = clock.now() + settings.time_limit_s

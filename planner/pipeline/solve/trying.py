@@ -147,9 +147,7 @@ class TrialSearch:
         return trials.take(left=self.left, lowest=self._is_pressed)
 
     def _gains(self, passed: _Found) -> bool:
-        """Tell whether a plan is fast enough to be lowered, if neither it nor the accepted one has
-        room.
-        """
+        """Tell whether a plan without room is fast enough, next to the accepted one, to be lowered."""
         assert self.accepted is not None and self.accepted.solved.candidate is not None
         assert passed.solved.candidate is not None
         gain_us = self.accepted.solved.candidate.time_us - passed.solved.candidate.time_us

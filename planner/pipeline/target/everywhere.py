@@ -59,7 +59,7 @@ def check_everywhere(
         types: of its values.
 
     Raises:
-        ModelError: there is no such file, by the first node that stands in the way.
+        ModelError: some target does not run all nodes on its device; it names the first such node.
     """
     here = devices_here(ANY)
     notes: list[str] = []

@@ -22,7 +22,7 @@ def fit_target(target: Target, model: ir.Model) -> Target:
     """Return the target with the provider options that keep nodes on the CPU which the device cannot run.
 
     Raises:
-        ModelError: such a node has no name, by which alone it can be kept on the CPU.
+        ModelError: a node that must stay on the CPU has no name, which the provider option needs.
     """
     names: list[str] = []
     for node in model.graph:

@@ -147,7 +147,7 @@ class Core:
             gaps: gaps to change; neighbours in the array should be close in time.
 
         Returns:
-            How often `best` got better.
+            The number of improvements of `best`.
         """
         self._spend(2 * iterations)
         gaps = np.ascontiguousarray(gaps, dtype=np.int64)

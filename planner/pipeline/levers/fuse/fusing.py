@@ -91,7 +91,7 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
         measure: measure the times of fused nodes, too, if the others are measured.
 
     Raises:
-        UsageError: the target has no kernel for what is fused.
+        UsageError: the target has no kernel for fused nodes.
     """
     target = prepared.target
     if target.fused is None:

@@ -59,7 +59,8 @@ class Hosting(Lever):
     def goes_without(self, case: Case) -> bool:
         """Tell whether to plan with everything on the device first.
 
-        That requires that such a plan may exist, and that residence on the host costs copies.
+        It is worth it if a plan with everything on the device may exist, and residence on the host
+        costs copies.
         """
         if residence_of(case.prepared) != "auto":
             return False

@@ -98,7 +98,7 @@ def most_bound_us(prepared: Prepared, *, overlap: bool) -> float:
 
 
 def residence_note(prepared: Prepared) -> tuple[str, ...]:
-    """Return a note on what the caller must feed, if tensors live on the host."""
+    """Return a note on the assumed feeds of the caller, if tensors live on the host."""
     if not prepared.resident:
         return ()
     count = f"{len(prepared.resident):,} inputs, initializers and outputs live on the host"
