@@ -41,12 +41,12 @@ class Hardware:
     Attributes:
         name: of the profile; title: of the device.
         matrix_flops_per_s: peak of matrix products and convolutions, by "fp64", "fp32", "fp16",
-            "bf16" (tensor cores where the device has them for that type).
+            "bf16" (with tensor cores if the device has them for that type).
         vector_flops_per_s: peak of everything else.
         memory_bytes: capacity; memory_bytes_per_s: peak bandwidth of the device's memory.
         copy_to_host_bytes_per_s, copy_from_host_bytes_per_s: usable bandwidth of one copy.
         pageable_bytes_per_s: bandwidth of a copy, either way, between the device and host memory
-            that is not page-locked, such as a caller's NumPy arrays; 0 for as fast as other copies.
+            that is not page-locked, like a caller's NumPy arrays; 0 for as fast as other copies.
         is_host: its memory is the host's: kernels read a caller's inputs in place. A profile says
             so with `is_host = true`.
         op_overhead_us: time of an operation that does nothing.

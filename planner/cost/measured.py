@@ -51,8 +51,8 @@ class MeasuredTimes:
     Attributes:
         kernel_us: microseconds of each node, by name.
         runs: number of runs; the times are the least over them.
-        copy_out_bytes_per_s, copy_in_bytes_per_s: of copies to the host and from it; 0 where ONNX Runtime
-            has none here.
+        copy_out_bytes_per_s, copy_in_bytes_per_s: bandwidth of copies to the host and from it; 0 if
+            ONNX Runtime has none here.
         pageable_bytes_per_s: of copies of a caller's inputs; 0 if not measured.
         pin_us: time of a node that pins the order, or of a view.
         waited: share of the time that threads waited for a core, because the machine was busy.

@@ -65,7 +65,7 @@ def fused_us(
     their arithmetic.
 
     Args:
-        graph, known_us: of the operations, and what they take by OpId.
+        graph, known_us: graph of the operations, and their times by OpId.
         moved_bytes: bytes that the node reads and writes.
     """
     work = [work_of(graph, op) for op in members]

@@ -37,7 +37,7 @@ class Demands(NamedTuple):
     """A run in units. Sizes in bytes, rounded up as the arena does.
 
     Attributes:
-        event, subject: what happens, and to which buffer, or (SCRATCH) of which size.
+        event, subject: kind of each event, and its buffer or (SCRATCH) its size.
         size: by buffer.
         readers: by buffer: number of its reads; it is freed with the last, and never without any.
         reserved: taken before the first run, for good; `fed`: at the start of each run, until its end.

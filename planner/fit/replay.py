@@ -28,7 +28,7 @@ class ReplayLimits(NamedTuple):
 
 
 def rooms(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs) -> Longs:
-    """Return, for each first region, how many units of `order` fit in each of two consecutive runs."""
+    """Return, for each first region, the number of units of `order` that fit in each of two runs."""
     return _reached(demands, order, limits, firsts)[:, 0]
 
 

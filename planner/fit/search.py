@@ -96,7 +96,7 @@ def fit(
     """Search for an order of units in which two runs fit into an arena of `cap_bytes`.
 
     Args:
-        more_in_use_bytes: bytes by which the most bytes in use may exceed those of the given order.
+        more_in_use_bytes: the excess allowed over the most bytes in use of the given order.
         workers: threads; None for one per core.
     """
     if not demands.are_in_order:  # the replay requires that inputs are made before they are read

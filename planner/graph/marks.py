@@ -11,8 +11,8 @@ from planner.graph.model import Role
 PLANNER_ATTRIBUTE = "__planner"
 """Attribute of every node that planner adds: `"<role>:<number>"`.
 
-Its value is unique, which keeps ONNX Runtime's common-subexpression elimination from merging two
-such nodes. onnx allows attributes that start with `__` on any node.
+Its value is unique, which keeps ONNX Runtime's common-subexpression elimination from merging two of
+these nodes. onnx allows attributes that start with `__` on any node.
 """
 
 _MARK = re.compile(r"([a-z-]+):([0-9]{1,18})")

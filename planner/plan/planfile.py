@@ -72,11 +72,12 @@ class Decision:
     """What happens to one tensor in one retention interval, and what the alternative would cost.
 
     Attributes:
-        action: "recompute", "swap", or "page-in" for what lives on the host ("keep" is not listed).
+        action: "recompute", "swap", or "page-in" for a tensor that lives on the host ("keep" is not
+            listed).
         start, end: half-open range of steps in the planned schedule in which the tensor is absent.
         cost_us: time of the tensor's recompute, of its two copies, which may run beside the
             operations, or of the one copy of a tensor that lives on the host.
-        recompute_us, swap_us: what either would cost here; None where it may not be done.
+        recompute_us, swap_us: cost of either here; None if it may not be done.
         why: one sentence.
         reason_code: why the other lever was closed (`planner.graph.reasons`); "" if it was open,
             and in older files.
@@ -100,7 +101,7 @@ class Barred:
     """What was ruled out while the plan was made, besides what the model says.
 
     Attributes:
-        action: "recompute", where `name` is a node's, or "swap", where it is a tensor's.
+        action: "recompute" if `name` is a node's, "swap" if it is a tensor's.
         reason_code: see `planner.graph.reasons`.
     """
 
@@ -114,7 +115,7 @@ class SplitRegion:
     """Nodes that run in chunks of rows.
 
     Attributes:
-        tensor, axis: what was cut first, into so many `chunks`.
+        tensor, axis: tensor and axis of the first cut, into `chunks` parts.
         large_bytes: values of at least this size were included, with their producers and readers.
         nodes: all nodes that run in chunks, in file order.
     """
@@ -131,14 +132,14 @@ class PredictedCost:
     """Predicted figures of one schedule. `time_us` adds operations and copies on one stream, unless
     the plan's `copies` are "overlapped".
 
-    `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more than
-    once, and `page_out_bytes` to the host. What a session copies in any case is in the baseline's
-    `time_us` too. `halved_tensors` are kept in half from forward to backward, in `halved_bytes`, and all
-    their casts take `cast_us`. Nodes that pin the order take `pins_us`, which `time_us` has, where times
-    are measured; `cache_us`, which it has not, is what operations take less (negative) or more as the
-    processor's cache holds more or less of what they touch. `host_bytes` is the most on the host at
-    once, buffers rounded up as the arena does; `file_bytes` of initializers on the host live in files and
-    are in no other figure.
+    `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more
+    than once, and `page_out_bytes` to the host. Copies that a session makes in any case are in the
+    baseline's `time_us` too. `halved_tensors` are kept in half precision from forward to backward,
+    in `halved_bytes`, and all their casts take `cast_us`. `pins_us`, a part of `time_us`, is the
+    time of nodes that pin the order, if times are measured. `cache_us`, not a part of it, is the
+    change of the operations' time (negative: less) by more or less of their data in the processor's
+    cache. `host_bytes` is the most on the host at once, with buffers rounded up as the arena rounds
+    them; `file_bytes` of initializers on the host live in files and are in no other figure.
     """
 
     peak_bytes: Count
@@ -173,9 +174,9 @@ class Resident:
     """A buffer on the device at the planned peak.
 
     Attributes:
-        tensor: as the original model names it; `copy` is the name of this copy of it in the
-            rewritten model (the same, unless it was recomputed or swapped in). What planner added
-            on its own (the 8 bytes of an anchor) has one name for both.
+        tensor: its name in the original model; `copy` is the name of this copy of it in the
+            rewritten model (the same, unless it was recomputed or swapped in). Tensors that only
+            planner added (the 8 bytes of an anchor) have one name for both.
     """
 
     tensor: str
@@ -255,7 +256,7 @@ class Accumulator:
     Attributes:
         scale: factor of a run's contribution: 1 for a sum over samples, 1/runs for a mean; None if
             it is weighted with `count`, whose own total is an accumulator too.
-        count: name of the count that the value is a mean over ("" where `scale` is given).
+        count: name of the count that the value is a mean over ("" if `scale` is given).
     """
 
     input: str
@@ -279,8 +280,8 @@ class MicroBatches:
             model's own nodes, and outputs of `per_run`.
         per_run: by name of each output that a run has for its own samples, the axis along which the
             caller joins the runs' values.
-        run_us, baseline_run_us: of one run as planned, and of the model as it is with the same
-            accumulators.
+        run_us, baseline_run_us: time of one run as planned, and of the unchanged model with the
+            same accumulators.
         baseline_run_bytes: peak of the latter.
     """
 
@@ -302,11 +303,11 @@ class Plan:
 
     Attributes:
         model_sha256: digest of the model file (its proto without external data).
-        dims: sizes of the open dims, by name, or by place where they have none.
-        budget_text, budget_bytes: as typed (or where it is from), and in bytes.
+        dims: sizes of the open dims, by name, or by place if they have none.
+        budget_text, budget_bytes: the budget as typed (or its source), and in bytes.
         reserve_bytes: bytes set aside from the budget.
-        budget_of: what the budget bounds: "held", all that a session holds that
-            `planner.open_session` opens, or "live", the bytes of tensors that are alive.
+        budget_of: the quantity that the budget bounds: "held", all bytes of a session opened by
+            `planner.open_session`, or "live", the bytes of live tensors.
         pool: planner's pool on the CPU for the rewritten model, as predicted page by page; None if
             it runs in none.
         arena: the arena in which the rewritten model runs within the budget, as predicted by
@@ -318,8 +319,8 @@ class Plan:
         device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
         assumed: made without the device's provider: its optimizers and the placement of nodes are
             assumptions, and `planner apply` plans again on a machine with the provider.
-        resident: names of the inputs, initializers and outputs that live on the host; `feeds` says
-            where the caller keeps its inputs and results ("host", "device").
+        resident: names of the inputs, initializers and outputs that live on the host; `feeds` is
+            the place of the caller's inputs and results ("host", "device").
         split: regions of the model that run in chunks of rows. Each inner list was split together,
             in the model that the lists before it left.
         cast_saved: the type in which tensors may be stored from forward to backward ("none",
@@ -331,7 +332,7 @@ class Plan:
         numbers: how close the rewritten model's outputs are to the original's (`planner.choices`).
         default_differ: results of the rewritten model whose bits differ from the original's if
             sessions with default options run both; None if not compared.
-        recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
+        recompute, include, exclude, min_tensor: the request's limits on the plan.
         host_budget_bytes: the most on the host at once, or in the disk's folder; None for no limit.
         disk: the measured disk that swaps go to; None if they go to the host's memory.
         order_target: "default" or "priority": the session option the file is written for.
@@ -343,8 +344,8 @@ class Plan:
             None in older files, which have no other time.
         least_peak_bytes: least peak found by any plan tried; least_peak_bound_bytes: no plan of
             this class can be below it.
-        bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1;
-            None where nothing was proved. `bound_class` says for which schedules it holds.
+        bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1; None
+            if nothing was proved. `bound_class` names the schedules that it holds for.
         binding: (tensor, bytes) resident at the planned peak, largest first (up to 20).
         peak: everything resident at the planned peak; None in older files.
         barred: levers ruled out while the plan was made; empty in older files.

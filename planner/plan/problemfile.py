@@ -44,7 +44,8 @@ def read_problem(path: Path) -> Problem:
     """Read a problem file.
 
     Raises:
-        ModelError: not a problem file, of another version, or not consistent; says what is wrong.
+        ModelError: not a problem file, of another version, or inconsistent; the message names the
+            fault.
     """
     return problem_from_json(read_text(path, what="a problem file"), where=str(path))
 

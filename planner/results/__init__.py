@@ -20,9 +20,9 @@ class ArenaForecast:
 
     Attributes:
         options: "default" or "recommended".
-        in_use_bytes, held_bytes: the largest over a first and a second run. On a device with a memory of
-            its own inputs and initializers are in them; on the CPU they lie beside the arena, in
-            `beside_bytes`.
+        in_use_bytes, held_bytes: the largest over a first and a second run. On a device with its
+            own memory they include inputs and initializers; on the CPU these lie beside the arena,
+            in `beside_bytes`.
     """
 
     options: str

@@ -14,7 +14,7 @@ class OutputComparison:
     Attributes:
         identical: bit for bit, NaN payloads included.
         is_near: within the tolerance of its type (`planner.choices.RELATIVE`).
-        max_abs_diff, max_rel_diff: of single elements; infinite where types or shapes differ, or where a
+        max_abs_diff, max_rel_diff: of single elements; infinite if types or shapes differ, or if a
             NaN or an infinity is on one side only.
         rms_rel_diff: root mean square of the difference, divided by that of the original's
             elements.
@@ -81,11 +81,11 @@ class MemoryCheck:
 
     Attributes:
         model: "original" or "rewritten"; options: "default" or "recommended".
-        how: "measured" (ONNX Runtime's per-node memory events) or "replayed" (live ranges over
-            the executed order, where host copies share the CPU's arena).
+        how: "measured" (ONNX Runtime's per-node memory events) or "replayed" (live ranges over the
+            executed order, with host copies in the CPU's arena).
         predicted_live_bytes / live_bytes: peak of requested bytes, inputs included.
-        in_use_bytes, held_bytes: allocator figures; None where not measured. On a device with a
-            memory of its own, `held_bytes` is what its driver or arena counted.
+        in_use_bytes, held_bytes: allocator figures; None if not measured. On a device with its own
+            memory, `held_bytes` comes from its driver or arena.
         beside_bytes: bytes of inputs and initializers outside the arena.
         per_node: (node, predicted live bytes, measured live bytes) at each executed node.
         worst: the nodes with the largest difference, largest first.
@@ -231,7 +231,7 @@ class MicroCheck:
         outputs: of the original, each against the last run's, or against all runs' joined.
         far: names of those that differ by more than rounding.
         worst: name of the output with the largest difference, which is `worst_share` of its largest
-            element; None where all are identical.
+            element; None if all are identical.
         by_rounding: number of outputs that are rounding alone: they change as much if the original
             gets the samples in another order.
         note: how the comparison was made, or why not if `outputs` is empty; None without a remark.

@@ -121,9 +121,7 @@ def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
 def rounded_candidates(
     evaluator: Evaluator, instants: list[int], solution: LpSolution, *, is_whole: bool
 ) -> list[Candidate]:
-    """Return the fastest rounded plan that fits and the one with the least excess, as far as they
-    exist.
-    """
+    """Return the fastest rounded plan that fits, and the one with the least excess, if they exist."""
     rounded: list[Decisions] = []
     for threshold in _THRESHOLDS[:1] if is_whole else _THRESHOLDS:
         decisions = round_solution(evaluator.problem, instants, solution, threshold=threshold)
