@@ -1,1 +1,1 @@
-"""What no plan can go below: the LP over instants, its minimum cuts, the interval program."""
+"""Lower bounds for every plan: the LP over instants, its minimum cuts, the interval program."""

@@ -1,24 +1,24 @@
-"""The LP over instants by minimum cuts: as good a bound in a hundredth of the time.
+"""The LP over instants by minimum cuts: an equally good bound in a hundredth of the time.
 
-With prices instead of limits, the LP of `planner.bound.lp` falls apart into a minimum cut (a closure
+With prices instead of limits, the LP of `planner.bound.lp` becomes a minimum cut (a closure
 problem; Picard, Management Science 22, 1976). For every planning instant p the graph has
 
     a node D[t,p] for a tensor:     needed after p, in whatever way        (the source: used after p)
     a node A[m,p] for an operation: runs again after p
     D[t,p] -> A[producer of t,p]    the price of t's bytes at p, or of its copies if they are cheaper:
-                                    paid where t is needed and not made again
-    A[m,p] -> D[t,p]                never cut: what runs again needs its inputs
+                                    paid if t is needed and not made again
+    A[m,p] -> D[t,p]                never cut: a recompute needs its inputs
     A[m,p] -> sink                  its duration, at the first instant p behind m
     A[m,p] -> A[m,q],
-    D[t,p] -> D[t,q], q the instant before p: never cut: what runs again after p runs again after q,
-                                    and what is needed after p is needed after q
+    D[t,p] -> D[t,q], q the instant before p: never cut: an operation that runs again after p runs
+                                    again after q, and a tensor needed after p is needed after q
 
 The largest value over all prices is that of the LP with rows for the last two lines (Lagrangian
-duality; the LP over one closure problem has whole corners). It is found by column generation (Dantzig and
-Wolfe, Operations Research 8, 1960): each minimum cut is a column, and a small LP over the columns gives
-the next prices and, at the end, the fractional plan. Where copies run beside the operations, that LP
-also has the stalls and the rows of `planner.bound.copy_times`. Capacities are rounded down to whole
-units, so every value is a valid bound.
+duality; the LP over one closure problem has integral corners). It is found by column generation
+(Dantzig and Wolfe, Operations Research 8, 1960): each minimum cut is a column, and a small LP over
+the columns gives the next prices and, at the end, the fractional plan. If copies run beside the
+operations, that LP also has the stalls and the rows of `planner.bound.copy_times`. Capacities are
+rounded down to whole units, so every value is a valid bound.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _MAX_COLUMNS, _MAX_TILTED = 60, 20
 _MAX_WITH_COPIES = 300
 _COARSE = 1e-3
 _DEARER, _DEAREST = 4.0, 2.0**24
-"""What stands in for a plan that fits is made so many times dearer at once, and in all."""
+"""Factor by which the stand-in for a plan that fits becomes dearer, at once and in total."""
 _PULL = 0.3
-"""Share of the best prices so far in the next ones, which keeps them from jumping about."""
+"""Share of the best prices so far in the next ones, which damps their oscillation."""
 
 
 class ColumnGeneration:
@@ -54,7 +54,7 @@ class ColumnGeneration:
     """
 
     def __init__(self, problem: Problem) -> None:
-        """No instant yet.
+        """Set the LP up without any instant.
 
         Raises:
             ValueError: copies add to the step, which is not part of this model.
@@ -67,7 +67,7 @@ class ColumnGeneration:
 
     @staticmethod
     def covers(problem: Problem) -> bool:
-        """Whether this model has all of the problem's options."""
+        """Tell whether this model covers all of the problem's options."""
         return problem.overlap or not problem.allow_swap
 
     def add(self, p: int) -> None:
@@ -77,7 +77,7 @@ class ColumnGeneration:
             self._instants.append(instant_at(self.problem, p))
 
     def solve(self, *, time_limit_s: float) -> LpSolution | None:
-        """Solve; None where the time limit passed before there was a plan within the capacity."""
+        """Solve; None if the time limit passed before a plan within the capacity was found."""
         deadline = clock.now() + time_limit_s
         instants = sorted(self._instants, key=lambda instant: instant.p)
         network = Network(self.problem, instants)
@@ -96,7 +96,7 @@ class ColumnGeneration:
             return INFEASIBLE
         mixture = found
         if found.spread_units > _COARSE * found.value_units:
-            # layers that are all alike go together at one price: tell them apart for the plan
+            # layers that are all alike move together at one price: distinguish them for the plan
             tilted = network.tilted()
             mixture = _descend(
                 tilted,
@@ -113,7 +113,7 @@ class ColumnGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mixture:
-    """The cheapest mixture of columns; weights are None where they do not fit together."""
+    """The cheapest mixture of columns; `weights` is None if the columns do not fit together."""
 
     columns: list[Column]
     weights: list[float] | None
@@ -123,7 +123,7 @@ class _Mixture:
 
     @property
     def spread_units(self) -> float:
-        """How far the columns that are mixed are apart."""
+        """The distance between the mixed columns."""
         mixed = [
             c.first_units + sum(float(x.sum()) for x in (*c.out_units, *c.in_units))
             for c, w in zip(self.columns, self.weights or (), strict=False)
@@ -140,7 +140,7 @@ def _descend(
     close: tuple[float, float] = _CLOSE,
     most_columns: int | None = None,
 ) -> _Mixture | None:
-    """Column after column, until the prices are good; None where nothing fits."""
+    """Add columns until the prices are good; None if nothing fits."""
     if most_columns is None:
         most_columns = _MAX_WITH_COPIES if network.copies else _MAX_COLUMNS
     worst = float("inf") if network.copies else network.worst_units + 1
@@ -156,7 +156,7 @@ def _descend(
         try:
             prices, most = master.solve()
         except _NumericalTroubleError:
-            break  # what was found so far holds
+            break  # the results so far hold
         slack = max(close[0] * UNITS, close[1] * most, arcs)
         if clock.now() > deadline:
             break
@@ -196,7 +196,7 @@ class _NumericalTroubleError(Exception):
 
 
 class _Master:
-    """The LP over columns: the cheapest mixture of them that fits, and what things are worth.
+    """The LP over columns: the cheapest mixture of them that fits, and its dual prices.
 
     Time is in base durations, memory in shares of the largest room.
     """
@@ -211,7 +211,7 @@ class _Master:
         ]
         self._one = model.add_linear_constraint(lb=1.0, ub=1.0)
         model.objective.is_maximize = False
-        # stands in while the columns cannot fit together; dearer than any plan
+        # a stand-in while the columns cannot fit together; dearer than any plan
         self._beyond = model.add_variable(lb=0.0)
         self._one.set_coefficient(self._beyond, 1.0)
         self._dear = 2.0 * network.worst_units / UNITS + 1.0 + (1e3 if network.copies else 0.0)
@@ -229,10 +229,10 @@ class _Master:
         self._result: mathopt.SolveResult | None = None
 
     def insist(self) -> bool:
-        """Whether what stands in can be made dearer, now that no column is worth its price.
+        """Make the stand-in dearer once no column is worth its price; return False if that is impossible.
 
-        It takes no memory, so that a share of it as small as the share of bytes that do not fit makes
-        the rest fit: where few bytes are above the capacity, it has to cost many times any plan.
+        It takes no memory, and a share of it as small as the share of excess bytes makes the rest
+        fit: if few bytes are above the capacity, it has to cost many times any plan.
         """
         if self.weights() is not None or self._dear >= self._dearest:
             return False
@@ -242,11 +242,11 @@ class _Master:
 
     @property
     def rows(self) -> int:
-        """How many things have a price."""
+        """The number of rows with a price."""
         return len(self._memory) + sum(len(rows) for rows in (*self._out, *self._in))
 
     def _add_copies(self) -> None:
-        """Stalls and recomputes before each instant, and the rows of `planner.bound.copy_times`."""
+        """Add stalls and recomputes before each instant, and the rows of `planner.bound.copy_times`."""
         model, network = self._model, self.network
         recompute, stall = model.add_variable(lb=0.0), model.add_variable(lb=0.0)
         for whole in (recompute, stall):
@@ -275,7 +275,7 @@ class _Master:
                 self._in[k].append(row)
 
     def add(self, column: Column) -> None:
-        """One more column."""
+        """Add a column."""
         weight = self._model.add_variable(lb=0.0)
         self.columns.append(column)
         self._weights.append(weight)
@@ -294,7 +294,7 @@ class _Master:
                     row.set_coefficient(weight, float(units) / UNITS)
 
     def solve(self) -> tuple[Multipliers, float]:
-        """(what things are worth, units added by the best mixture).
+        """Return the dual prices, and the units added by the best mixture.
 
         Raises:
             _NumericalTroubleError: GLOP gave up, twice.
@@ -315,7 +315,7 @@ class _Master:
         return prices, self._result.objective_value() * UNITS
 
     def _optimum(self) -> mathopt.SolveResult:
-        """The optimum, from the last basis or, where that fails, from none."""
+        """Return the optimum, from the last basis or, if that fails, from scratch."""
         clock.spend(clock.COLUMN_S * len(self.columns))
         for solve in (self._solver.solve, self._from_nothing):
             try:
@@ -331,7 +331,7 @@ class _Master:
         return mathopt.solve(self._model, mathopt.SolverType.GLOP, params=params)
 
     def paid(self, prices: Multipliers) -> float:
-        """Units that the limits are worth at some prices."""
+        """Return the worth of the limits at some prices, in units."""
         total = sum(
             float(price) * instant.room_bytes
             for price, instant in zip(prices.bytes_units, self.network.instants, strict=True)
@@ -343,7 +343,7 @@ class _Master:
         return total
 
     def cost(self, column: Column, prices: Multipliers) -> float:
-        """What a column costs at some prices."""
+        """Return the cost of a column at some prices."""
         cost = prices.first * column.first_units
         cost += float(prices.rerun @ column.rerun_units)
         cost += float(prices.bytes_units @ column.resident_bytes)
@@ -353,7 +353,7 @@ class _Master:
         return cost
 
     def weights(self) -> list[float] | None:
-        """The best mixture; None where the columns do not fit together."""
+        """Return the weights of the best mixture; None if the columns do not fit together."""
         if self._result is None:
             return None
         values = self._result.variable_values()
@@ -363,7 +363,7 @@ class _Master:
 
 
 def _solution(network: Network, mixture: _Mixture, proved: _Mixture) -> LpSolution:
-    """The mixture, per tensor and operation, with the bound and the prices of `proved`."""
+    """Return the mixture by tensor and operation, with the bound and the prices of `proved`."""
     reruns = np.zeros(network.nodes)
     resident, swapped = np.zeros(len(network.tensor)), np.zeros(len(network.tensor))
     for column, weight in zip(mixture.columns, mixture.weights or (), strict=True):

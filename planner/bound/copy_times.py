@@ -1,13 +1,13 @@
-"""Time in the LP over instants, where copies run beside the operations.
+"""Time in the LP over instants, with copies beside the operations.
 
-A plan's time is the base order's, its recomputes', and its stalls. With S_p the stall and b_p the
-recompute time before instant p, S and P those of the whole run, and T the base order's starts:
+A plan's time is that of the base order, its recomputes, and its stalls. With S_p the stall and b_p
+the recompute time before instant p, S and P those of the whole run, and T the base order's starts:
 
     minimise   P + S      P >= Σ_m c_m R[m],   b_p + Σ_m c_m A[m,p] <= P
 
-What is only on the host at instant p was copied out after it was made, and is copied in before it is
-next read, each on one engine; so for any release r and deadline d, where j is an instant at or before r
-and k one at or after d (else the ends of the run):
+A tensor that is only on the host at instant p was copied out after it was made, and is copied in
+before it is next read, each on one engine. Hence for any release r and deadline d, where j is an
+instant at or before r and k one at or after d (else the ends of the run):
 
     Σ_(prod t >= r) out_t W[t,p] <= T_p - T_(r+1) + (S_p + b_p) - (S_j + b_j)
     Σ_(next use of t <= d) in_t W[t,p] <= T_d - T_p + (S_k + b_k) - (S_p + b_p)
@@ -27,7 +27,7 @@ from planner.bound.program import LinearProgram
 from planner.plan.problem import Problem
 
 _POINTS = 8
-"""Releases and deadlines for each instant; more tighten the bound little."""
+"""Number of releases and deadlines for each instant; more tighten the bound little."""
 
 
 class CopyTimes:
@@ -39,7 +39,7 @@ class CopyTimes:
         duration = [op.duration_us for op in problem.ops]
         self.starts = np.concatenate([[0.0], np.cumsum(duration)])
         self.unit = 1.0 / max(1e-9, problem.base_duration_us)
-        # both together are the time added, in base durations
+        # the time added is the sum of both, in base durations
         self.recompute = program.variable(1.0, high=math.inf)
         self.stall = program.variable(1.0, high=math.inf)
         self.instants: list[int] = []
@@ -104,19 +104,19 @@ class CopyTimes:
 
 
 def _no_more(program: LinearProgram, first: int, second: int) -> None:
-    """One variable is at most another."""
+    """Require that one variable is at most another."""
     program.at_most([(first, 1.0), (second, -1.0)], 0.0)
 
 
 def next_use(problem: Problem, t: int, p: int) -> int | None:
-    """The first base operation behind p that reads t."""
+    """Return the first base operation after p that reads t; None if there is none."""
     uses = problem.tensors[t].uses
     at = bisect_right(uses, p)
     return uses[at] if at < len(uses) else None
 
 
 def spread(values: Sequence[int]) -> list[int]:
-    """Up to `_POINTS` distinct values, evenly over the sorted sequence, its ends among them."""
+    """Return up to `_POINTS` distinct values, evenly over the sorted sequence, including its ends."""
     if not values:
         return []
     picked = np.linspace(0, len(values) - 1, min(_POINTS, len(values))).round().astype(int)

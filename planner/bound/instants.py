@@ -1,4 +1,4 @@
-"""What every plan must hold at the instant at which one base operation runs."""
+"""Bytes that every plan must hold at the instant at which one base operation runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from planner.plan.problem import Problem
 
 
 def held_at(problem: Problem, p: int) -> int:
-    """Bytes that any schedule holds while base operation p runs: fixed, inputs, outputs, workspace,
-    and graph outputs made before; what may be written in place counts once."""
+    """Return the bytes that any schedule holds while base operation p runs.
+
+    They are fixed bytes, inputs, outputs, workspace, and graph outputs made before; buffers that
+    may be shared in place count once.
+    """
     op = problem.ops[p]
     size = problem.fixed_bytes + op.workspace_bytes
     size += sum(problem.tensors[t].bytes for t in (*op.inputs, *op.outputs))
@@ -25,12 +28,13 @@ def held_at(problem: Problem, p: int) -> int:
 
 
 def min_peak_bound(problem: Problem, order: Sequence[int] | None = None) -> tuple[int, int]:
-    """(bytes, operation): no schedule of the class has a peak below this, whatever it recomputes.
+    """Return a lower bound on the peak of every schedule of the class, and the operation that sets it.
 
-    `held_at` for every operation, in O(operations + tensors).
+    The bound holds whatever the schedule recomputes. It is the largest `held_at`, in O(operations +
+    tensors).
 
     Args:
-        order: of the operations, where they first run in another one than the problem's.
+        order: order in which the operations first run, if not the problem's.
     """
     tensors = problem.tensors
     best, where, stay = problem.fixed_bytes, 0, problem.fixed_bytes
@@ -47,8 +51,10 @@ def min_peak_bound(problem: Problem, order: Sequence[int] | None = None) -> tupl
 
 
 def live_at(problem: Problem, p: int) -> tuple[list[int], list[int]]:
-    """Tensors made before base operation p that need not be resident while it runs, and those of
-    them that are used after it; in order."""
+    """Return the tensors made before base operation p that need not be resident while it runs.
+
+    Also returns those of them that are used after it; both in order.
+    """
     inputs = set(problem.ops[p].inputs)
     live = [
         t
@@ -60,7 +66,7 @@ def live_at(problem: Problem, p: int) -> tuple[list[int], list[int]]:
 
 
 def reachable(problem: Problem, after: Collection[int]) -> list[int]:
-    """Operations that some plan might run again for the tensors `after` an instant, in order."""
+    """Return the operations that a plan might run again for the tensors `after` an instant, in order."""
     if not problem.allow_recompute:
         return []
     stack = [problem.tensors[t].producer for t in after]
@@ -75,8 +81,11 @@ def reachable(problem: Problem, after: Collection[int]) -> list[int]:
 
 
 def needed_at(problem: Problem, p: int) -> tuple[list[int], list[int], list[int]]:
-    """What a plan decides at an instant: (tensors live at p that are used behind it, operations that may
-    run again behind it, live tensors of use to either); see `live_at`, `reachable`."""
+    """Return what a plan decides at an instant.
+
+    They are the tensors live at p that are used after it, the operations that may run again after
+    it, and the live tensors of use to either; see `live_at`, `reachable`.
+    """
     live, after = live_at(problem, p)
     reruns = reachable(problem, after)
     wanted = set(after)

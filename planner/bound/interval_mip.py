@@ -1,30 +1,32 @@
-"""The integer program over instants, stretch by stretch: a tighter bound where nothing is copied.
+"""The integer program over instants, interval by interval: a tighter bound without copies.
 
-Stretch i lies between instant i and the next one: behind base operation p_i, up to and with p_(i+1); the
-last one ends with the base order. What `planner.bound.lp` counts once, however often it happens, is
-decided for every stretch here, as Checkmate (Jain et al., MLSys 2020) does for every operation:
+Interval i lies between instant i and the next one: after base operation p_i, up to and including
+p_(i+1); the last one ends with the base order. A recompute that `planner.bound.lp` counts once,
+however often it happens, is decided for every interval here, as Checkmate (Jain et al., MLSys 2020)
+does for every operation:
 
-    x[m,i]    operation m runs again in stretch i, at least once
+    x[m,i]    operation m runs again in interval i, at least once
     res[t,i]  tensor t is on the device just behind p_i
-    h[t,i]    the same copy of t is there throughout stretch i
+    h[t,i]    the same copy of t is there throughout interval i
     A[m,i]    m runs again behind p_i: the largest of x[m,i], x[m,i+1], ...
 
     minimise  Σ c_m x[m,i]
-    res[t,i] + x[producer of t,i] >= 1              a base operation in stretch i reads t, made before
+    res[t,i] + x[producer of t,i] >= 1              a base operation in interval i reads t, made before
     res[t,i] + x[producer of t,i] >= x[m,i]         m reads t, made before
     res[t,i+1] <= res[t,i] + x[producer of t,i]
     h[t,i] >= res[t,i+1] - x[producer of t,i]
-    res[t,i] + A[producer of t,i] >= 1 or A[m,i]    likewise, for all that lies behind p_i
+    res[t,i] + A[producer of t,i] >= 1 or A[m,i]    likewise, for everything behind p_i
 
-and memory, at each instant, while any base operation of a stretch runs, and while any runs again:
+and memory, at each instant, while any base operation of an interval runs, and while any runs again:
 
-    Σ s_t res[t,i]                       <= capacity - what p_i itself holds
-    Σ s_t h[t,i] + Σ s_t (1 - x[producer of t,i]) <= capacity - what base operation q itself holds
-    Σ s_t h[t,i]                         <= capacity - what m itself holds, if x[m,i]
+    Σ s_t res[t,i]                       <= capacity - bytes that p_i itself holds
+    Σ s_t h[t,i] + Σ s_t (1 - x[producer of t,i]) <= capacity - bytes that base operation q itself holds
+    Σ s_t h[t,i]                         <= capacity - bytes that m itself holds, if x[m,i]
 
-where the second sum is over what a later base operation of the stretch reads and one before q made. The
-tensors that the operation itself touches are left out of the sums. Every schedule that first runs the
-operations in base order gives a feasible point of no greater cost, so the value bounds them all.
+The second sum is over the tensors that a later base operation of the interval reads and one before
+q made. Tensors that the operation itself touches are left out of the sums. Every schedule that
+first runs the operations in base order gives a feasible point of no greater cost, so the value
+bounds them all.
 """
 
 from __future__ import annotations
@@ -44,13 +46,15 @@ _Terms = list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalPlan:
-    """What the program came to.
+    """The result of the program.
 
     Attributes:
-        feasible: False where no schedule of the class fits.
-        bound_us: no plan adds less time than this to the base order; proved even where time ran out.
-        solution: its fractional plan, whole here, for rounding; None where none was found in time.
-        plan: the same by stages, runs as late as their stretch allows; it may exceed the capacity.
+        feasible: False if no schedule of the class fits.
+        bound_us: no plan adds less time than this to the base order; proved even if time ran out.
+        solution: its plan in the form of a fractional one, for rounding; None if none was found in
+            time.
+        plan: the same by stages, with runs as late as their interval allows; it may exceed the
+            capacity.
     """
 
     feasible: bool
@@ -67,7 +71,8 @@ class IntervalMip:
     """
 
     def __init__(self, problem: Problem, instants: Iterable[int]) -> None:
-        """
+        """Build the program.
+
         Raises:
             ValueError: the problem allows copies, or there is no instant.
         """
@@ -100,7 +105,7 @@ class IntervalMip:
 
     @staticmethod
     def covers(problem: Problem) -> bool:
-        """Whether the program has all of the problem's options."""
+        """Tell whether the program covers all of the problem's options."""
         return problem.allow_recompute and not problem.allow_swap
 
     # -- what may happen ---------------------------------------------------------------------
@@ -109,7 +114,7 @@ class IntervalMip:
         problem, rows = self.problem, self._rows
         unit = 1.0 / max(1e-9, problem.base_duration_us)
         serves = self._serves()
-        last_run = [-1] * len(problem.tensors)  # the last stretch with a run that reads it
+        last_run = [-1] * len(problem.tensors)  # the last interval with a run that reads it
         for i, (a, end) in enumerate(zip(self.instants, self._ends, strict=True)):
             for m in range(end):
                 op = problem.ops[m]
@@ -139,7 +144,7 @@ class IntervalMip:
                 rows.at_most([(behind, 1.0), *((part, -1.0) for part in parts)], 0.0)
 
     def _serves(self) -> list[int]:
-        """Per operation, the last base operation that a run of it may be for; -1 if none."""
+        """Return the last base operation that a run of each operation may be for; -1 if none."""
         problem = self.problem
         serves = [-1] * len(problem.ops)
         for m in range(len(problem.ops) - 1, -1, -1):
@@ -150,8 +155,10 @@ class IntervalMip:
         return serves
 
     def _held_again(self, m: int, since: int) -> int:
-        """Bytes that are held at least while `m` runs again, at any time behind base operation
-        `since`; graph outputs made before `since` among them."""
+        """Return the least bytes held while `m` runs again, at any time after base operation `since`.
+
+        Graph outputs made before `since` are included.
+        """
         problem, op = self.problem, self.problem.ops[m]
         size = problem.fixed_bytes + op.workspace_bytes + self._kept_before[since]
         for t in self._own[m]:
@@ -163,13 +170,13 @@ class IntervalMip:
     # -- rows --------------------------------------------------------------------------------
 
     def _there(self, i: int, t: int, runs: Mapping[int, int]) -> _Terms:
-        """-(t is there behind instant i, or is made again)."""
+        """Return the terms of -(t is resident after instant i, or is made again)."""
         producer = self.problem.tensors[t].producer
         found = [self._resident[i].get(t), runs.get(producer)]
         return [(v, -1.0) for v in found if v is not None]
 
     def _needs(self, i: int) -> None:
-        """What is read in stretch i, or behind its instant, is there or is made again."""
+        """Require that inputs read in interval i, or after its instant, are resident or made again."""
         problem, rows = self.problem, self._rows
         a, end = self.instants[i], self._ends[i]
         in_stretch: set[int] = set()
@@ -207,12 +214,12 @@ class IntervalMip:
         self._second_runs(i, {t: v for t, v in through.items() if problem.tensors[t].producer <= a})
 
     def _base_runs(self, i: int, through: Mapping[int, int]) -> None:
-        """Memory while the base operations of stretch i run, but for the one of the next instant."""
+        """Bound memory while the base operations of interval i run, except the next instant's."""
         problem, size = self.problem, self._size
         a, end = self.instants[i], self._ends[i]
         if i + 1 == len(self.instants):
             end += 1
-        reads: dict[int, int] = {}  # the last base operation of the stretch that reads a tensor
+        reads: dict[int, int] = {}  # the last base operation of the interval that reads a tensor
         for u in range(a + 1, min(end + 1, len(problem.ops))):
             reads.update(dict.fromkeys(problem.ops[u].inputs, u))
         candidates = [
@@ -235,7 +242,7 @@ class IntervalMip:
             self._within(terms, room)
 
     def _second_runs(self, i: int, through: Mapping[int, int]) -> None:
-        """Memory while the operations of before instant i run again in stretch i."""
+        """Bound memory while operations from before instant i run again in interval i."""
         problem, rows, size = self.problem, self._rows, self._size
         capacity, a = problem.capacity_bytes, self.instants[i]
         most = sum(problem.tensors[t].bytes for t in through)
@@ -246,7 +253,7 @@ class IntervalMip:
             own = self._held_again(m, a)
             if own + most <= capacity:
                 continue
-            if total is None:  # at least the sum of all; in a share of it, so that it is at most 1
+            if total is None:  # at least the sum of all, as a share of it, and thus at most 1
                 total = rows.variable()
                 scale = most / max(1, capacity)
                 rows.at_most([*((v, size[t]) for t, v in through.items()), (total, -scale)], 0.0)
@@ -256,12 +263,15 @@ class IntervalMip:
             self._within([(total, most / max(1, capacity)), needs, *mine], capacity - fixed)
 
     def _whole(self, cost: float = 0.0) -> int:
-        """A variable that is 0 or 1."""
+        """Add a 0-1 variable."""
         self._integers.append(self._rows.variable(cost))
         return self._integers[-1]
 
     def _within(self, terms: _Terms, room_bytes: int) -> None:
-        """Terms, in shares of the capacity, are no more than some bytes; no row where they never are."""
+        """Require that terms, in shares of the capacity, are at most `room_bytes`.
+
+        No row is added if they always are.
+        """
         room = room_bytes / max(1, self.problem.capacity_bytes)
         if sum(c for _, c in terms if c > 0) > room:
             self._rows.at_most(terms, room)
@@ -297,8 +307,11 @@ class IntervalMip:
         return {(key, p): values[v] for p, here in pairs for key, v in here.items()}
 
     def _plan(self, values: Sequence[float]) -> StageSchedule:
-        """Each run just before what first reads it in its stretch and would find nothing, or at the
-        stretch's end."""
+        """Return the solution as a schedule.
+
+        Each run goes just before the first operation of its interval that reads a missing output of
+        it, or to the interval's end.
+        """
         problem = self.problem
         again: set[Run] = set()
         for i, (a, end) in enumerate(zip(self.instants, self._ends, strict=True)):

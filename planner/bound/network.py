@@ -21,22 +21,22 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 UNITS = 1e12
-"""Whole units that the base order's duration is divided into."""
+"""Number of whole units in the base order's duration."""
 
 _SOURCE, _SINK = 0, 1
 _NEVER = 1 << 60
 _MOST = 4e12
-"""More than all durations together: a tensor that dear is as good as forbidden."""
+"""Above all durations together: a tensor with this price is as good as forbidden."""
 _TILT = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """One planning instant: what has a node, and room for what is resident.
+    """One planning instant: the tensors and operations with nodes, and the room for resident tensors.
 
     Attributes:
         out_rows, in_rows: releases and deadlines of copies, ascending (`planner.bound.copy_times`);
-            empty where copies are not planned.
+            empty if copies are not planned.
     """
 
     p: int
@@ -50,7 +50,7 @@ class Instant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multipliers:
-    """What the minimum cut pays. `out`, `inward`: one array for each instant, one price for each row.
+    """Prices that the minimum cut pays. `out`, `inward`: one array per instant, one price per row.
 
     Attributes:
         bytes_units: units for a byte resident at each instant.
@@ -64,7 +64,7 @@ class Multipliers:
     inward: tuple[Floats, ...]
 
     def mixed(self, other: Multipliers, share: float) -> Multipliers:
-        """`share` of `other`, the rest of this."""
+        """Return a mixture with `share` of `other`."""
 
         def mix(a: Floats, b: Floats) -> Floats:
             return (1 - share) * a + share * b
@@ -80,7 +80,7 @@ class Multipliers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A plan for the instants, whole: a minimum cut, of value `value_units`.
+    """A whole (not fractional) plan for the instants: a minimum cut, of value `value_units`.
 
     Attributes:
         first_units: recompute time, each operation once; `rerun_units`: after each instant.
@@ -100,7 +100,7 @@ class Column:
 
 
 def instant_at(problem: Problem, p: int) -> Instant:
-    """The instant at base operation p."""
+    """Return the instant at base operation p."""
     after, reruns, wanted = needed_at(problem, p)
     room = problem.capacity_bytes - held_at(problem, p)
     instant = Instant(p, room, frozenset(after), tuple(wanted), tuple(reruns))
@@ -113,7 +113,7 @@ def instant_at(problem: Problem, p: int) -> Instant:
 
 
 class Network:
-    """Arcs of all instants, in base order, and the minimum cuts at any prices."""
+    """Arcs of all instants, in base order, and their minimum cuts at given prices."""
 
     def __init__(self, problem: Problem, instants: Sequence[Instant]) -> None:
         self.problem, self.instants, self.copies = problem, instants, problem.allow_swap
@@ -170,7 +170,7 @@ class Network:
         return self.nodes - 1
 
     def _price_copies(self) -> None:
-        """Which rows each tensor's copies are in: the first `out_rank`, and those from `in_rank`."""
+        """Find the rows of each tensor's copies: the first `out_rank`, and those from `in_rank`."""
         problem = self.problem
         count = len(self.tensor)
         self.out_rank, self.in_rank = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -190,8 +190,10 @@ class Network:
                 self.in_rank[i] = bisect_left(instant.in_rows, read)
 
     def tilted(self) -> Network:
-        """The same network where durations and copies cost a little more the later they come, so
-        that no two layers cost the same."""
+        """Return the network with durations and copies that cost slightly more the later they come.
+
+        No two layers then cost the same.
+        """
         other = object.__new__(Network)
         other.__dict__.update(self.__dict__)
         ramp = 1.0 + _TILT * np.arange(len(self.run_units)) / max(1, len(self.run_units))
@@ -201,11 +203,11 @@ class Network:
 
     @property
     def worst_units(self) -> float:
-        """Time to run everything again, once."""
+        """The time to run everything again, once, in units."""
         return float(self.run_units[self.first].sum())
 
     def no_prices(self) -> Multipliers:
-        """Where nothing but running again costs anything."""
+        """Return prices at which only recomputes cost something."""
         count = len(self.instants)
         return Multipliers(
             bytes_units=np.zeros(count),
@@ -216,8 +218,10 @@ class Network:
         )
 
     def cheapest(self, prices: Multipliers) -> Column:
-        """The minimum cut at some prices. Capacities are rounded down, so its value is no larger than
-        the cheapest plan's."""
+        """Return the minimum cut at given prices.
+
+        Capacities are rounded down, so its value is no larger than the cheapest plan's.
+        """
         run = self.run_units * (prices.first * self.first + prices.rerun[self.run_cut])
         held = prices.bytes_units[self.wait_cut] * self.size
         swaps = np.zeros(len(held), dtype=np.bool_)
@@ -225,7 +229,7 @@ class Network:
             copied = self._copy_units(prices)
             swaps = copied < held
             held = np.minimum(copied, held)
-        # where no sum overflows, dearer ones are still told apart
+        # distinguish dear tensors as long as no sum overflows
         most = max(_MOST, _NEVER / (2 * (len(run) + len(held) + 1)))
         capacity = np.floor(np.minimum(np.concatenate([run, held]), most)).astype(np.int64)
         clock.spend(clock.CUT_S * len(self.tail))
@@ -250,7 +254,7 @@ class Network:
         )
 
     def _copy_units(self, prices: Multipliers) -> Floats:
-        """Units to have each tensor on the host at its instant."""
+        """Return the units to have each tensor on the host at its instant."""
         out = np.zeros(len(self.size))
         inward = np.zeros(len(self.size))
         for k in range(len(self.instants)):
@@ -290,7 +294,7 @@ class Network:
 
 
 def _sums(index: Indices | Longs, values: Floats, count: int) -> Floats:
-    """The sum of the values at each index below `count`."""
+    """Sum the values at each index below `count`."""
     sums = np.zeros(count)
     np.add.at(sums, index, values)
     return sums

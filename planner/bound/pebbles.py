@@ -1,4 +1,4 @@
-"""The game of `planner.bound.unmaking`, as numbers: sets of tensors, and what a step back takes."""
+"""The game of `planner.bound.unmaking` in numbers: sets of tensors, and the bytes of a step back."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from planner.plan.stages import overwritten
 
 
 class Game:
-    """A problem as the game sees it.
+    """A problem in the form of the game.
 
-    A set of tensors is the bits of a whole number, in the order in which they are made. A tensor that
-    stays once it is made has no bit: a graph output, and what an operation makes that may not run again.
+    A set of tensors is an integer's bits, in the order in which the tensors are made. A tensor that
+    stays once it is made has no bit: a graph output, or an output of an operation that may not run
+    again.
 
     Attributes:
         size: per bit, bytes. owner: per bit, the operation that makes it.
         reads, makes: per operation, the set that it reads, and makes.
-        frees: per operation, bits of what it reads and may write in place over.
-        needs: per operation, the set that lets it run for nothing, where all of it is there; -1 for none.
-        touched: per operation, what may be made for nothing once all that it reads is there.
-        own_bytes: per operation, bytes of its workspace and of all that it makes: the simulator counts
-            what nobody reads while the operation runs, and a second copy of a graph output besides the
-            first.
+        frees: per operation, bits of inputs that it may write over in place.
+        needs: per operation, the set that lets it run at no cost, if all of it is there; -1 for none.
+        touched: per operation, the tensors that may be made at no cost once all of its inputs are there.
+        own_bytes: per operation, bytes of its workspace and of all its outputs: the simulator counts
+            outputs without readers while the operation runs, and a second copy of a graph output
+            besides the first.
         first_bytes: per operation, bytes that the device holds in its first run.
         outputs_bytes: per operation, bytes of the graph outputs made before it, and the fixed bytes; one
             more at the end.
-        lasting: (operation, last reader, bytes) of what is made only once and is no graph output.
-        easy: sets that come to nothing within the peak that is already proved, and the first operation
-            for which they are known to: for later ones no more lasts.
-        settled: operations, as bits, whose games are known to prove no more than what is proved.
+        lasting: (operation, last reader, bytes) of tensors made only once that are no graph output.
+        easy: sets from which a game reaches the empty set within the proved peak, and the first
+            operation for which this is known: for later ones no more tensors last.
+        settled: operations, as bits, whose games are known to prove no more than the proved peak.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -87,7 +88,7 @@ class Game:
         self.settled = 0
 
     def settle(self, front: int) -> None:
-        """Note the operations that any game from a set goes through."""
+        """Mark the operations that any game from a set goes through as settled."""
         while front:
             m = self.owner[front.bit_length() - 1]
             front &= ~self.makes[m]
@@ -96,14 +97,14 @@ class Game:
                 front |= self.reads[m]
 
     def bytes_of(self, chosen: int) -> int:
-        """Bytes of a set."""
+        """Return the bytes of a set."""
         return sum(self.size[i] for i in bits(chosen))
 
     def reduced(self, chosen: int, among: int) -> int:
-        """A set without what can be made from the rest of it for nothing.
+        """Remove the tensors of a set that can be made from the rest of it at no cost.
 
         Args:
-            among: only what is in this set may go.
+            among: only tensors of this set may be removed.
         """
         left = chosen & among
         while left:
@@ -114,8 +115,10 @@ class Game:
         return chosen
 
     def staying_bytes(self, q: int) -> list[int]:
-        """Bytes, per operation, that earlier ones made and that stay until q first runs; one more at the
-        end."""
+        """Return, per operation, the bytes that earlier ones made and that stay until q first runs.
+
+        One more at the end.
+        """
         if not self.lasting:
             return self.outputs_bytes
         made = [0] * len(self.outputs_bytes)
@@ -126,7 +129,7 @@ class Game:
 
 
 def bits(chosen: int) -> Iterator[int]:
-    """The bits of a set, from the highest down."""
+    """Yield the bits of a set, highest first."""
     while chosen:
         highest = chosen.bit_length() - 1
         yield highest

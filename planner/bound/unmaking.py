@@ -1,21 +1,21 @@
-"""What no plan without copies can go below, since what an operation reads has to be made before it.
+"""A lower bound for plans without copies: the inputs of an operation must be made before it.
 
-While an operation runs, all that it reads is on the device. Of these tensors some were made last, by
-some operation m; while m ran, the device held the others, what m reads, what it makes, and its workspace.
-Just before, it held the others and what m reads, and so on back, until nothing is left. This is the game
-of black pebbles (Cook and Sethi, "Storage Requirements for Deterministic Polynomial Time Recognizable
-Languages", STOC 1974), played from its end. Every plan plays one such game for every operation, so the
-least peak of all games of an operation is a bound on every plan's peak.
+While an operation runs, all of its inputs are on the device. Some of these tensors were made last,
+by some operation m; while m ran, the device held the other tensors, m's inputs and outputs, and its
+workspace. Just before, it held the other tensors and m's inputs, and so on backwards, until nothing
+is left. This is the game of black pebbles (Cook and Sethi, "Storage Requirements for Deterministic
+Polynomial Time Recognizable Languages", STOC 1974), played from its end. Every plan plays one such
+game for every operation, so the least peak of all games of an operation bounds every plan's peak.
 
-A search over the sets looks at those with the least peak so far first. The least peak of a set that is
-still to be looked at is a bound at any time, and once that set is the empty one, the bound is exact for
-the operation. To leave a tensor out of a set never raises a game's peak, so whatever is hard to follow
-is left out:
+A search visits sets in order of their peak so far. At any time, the least peak of an unvisited set
+is a bound, and once that set is the empty one, the bound is exact for the operation. Leaving a
+tensor out of a set never raises a game's peak, so tensors that are hard to follow are left out:
 
-- A graph output stays once it is made. First runs are in base order, so those made before the last
-  operation of a set are there, whatever the game.
-- What an operation makes that may not run again stays from its one run to its last reader in base order.
-- What a set has all inputs of is made last, for nothing.
+- A graph output stays once it is made. First runs are in base order, so the outputs made before the
+  last operation of a set are there, whatever the game.
+- An output of an operation that may not run again stays from its one run to its last reader in base
+  order.
+- A tensor whose operation has all of its inputs in the set is made last, at no cost.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from planner.bound.pebbles import Game
 from planner.plan.problem import Problem
 
 MAX_SETS = 20_000
-"""Until another number is given: less than half a second."""
+"""Default number of sets: less than half a second."""
 
 _SHARES = 8
-"""A round takes one in so many of the sets."""
+"""A round takes this fraction of the sets."""
 
 _FIRST_SETS = 8
 """The least number of sets of an operation in the first round."""
 
 _NARROWING = 16
-"""A round goes on with one in so many operations of the round before it."""
+"""Each round continues with this fraction of the operations of the previous one."""
 
 
 def unmaking_bound(
     problem: Problem, *, max_sets: int = MAX_SETS, capacity_bytes: int | None = None
 ) -> tuple[int, int]:
-    """(bytes, operation): no plan that first runs the operations in this order has a peak below this.
+    """Return a lower bound on the peak of plans in this base order, and the operation that sets it.
 
-    It is `min_peak_bound` where copies are allowed, or no second runs, and never less than that.
+    It equals `min_peak_bound` if copies are allowed or recomputes are not, and is never less.
 
     Args:
-        max_sets: that are looked at in all: the work. With none it is `min_peak_bound`.
-        capacity_bytes: ends the search as soon as the bound exceeds it. A bound below it is of no
-            interest then, and the search does not look for one.
+        max_sets: number of sets to visit in all: the work. With 0 it is `min_peak_bound`.
+        capacity_bytes: ends the search as soon as the bound exceeds it; the search does not look
+            for bounds below it.
     """
     best, where = min_peak_bound(problem)
     capacity = -1 if capacity_bytes is None else capacity_bytes
@@ -66,10 +66,11 @@ def unmaking_bound(
         floor = max(best, capacity)
         searches.sort(key=lambda search: -search.bound)
         first = [search for search in searches[:width] if width > 1 or search.is_raised]
-        # any game of the last operation goes through all that it needs: at its end, little else is left
+        # any game of the last operation goes through all of its ancestors: at its end, little else
+        # is left
         turn = {search.q: search for search in (*first, max(searches, key=attrgetter("q")))}
         share = min(left, max(_FIRST_SETS, max_sets // _SHARES // len(turn)))
-        for q in sorted(turn):  # from the first on, as more and more sets are known to be easy
+        for q in sorted(turn):  # in base order, as more and more sets are known to be easy
             if turn[q].is_open:
                 left -= turn[q].deepen(floor, min(share, left))
             if turn[q].bound > best:
@@ -86,10 +87,10 @@ class _GameSearch:
     """The search through the games of one operation.
 
     Attributes:
-        q: the operation. bound: bytes that are proved. is_done: nothing is left to be proved.
-        heap: (peak or what is proved elsewhere, whichever is more; set) still to be looked at. Of equal
-            peaks the set comes first whose tensors are made soonest: it is the nearest to the end.
-        least: per set, the least peak so far. origin: the set it comes from. closed: sets looked at.
+        q: the operation. bound: proved bytes. is_done: nothing is left to prove.
+        heap: (the larger of the set's peak and the peak proved elsewhere, set) of unvisited sets. Among
+            equal peaks, the set whose tensors are made earliest comes first: it is nearest to the end.
+        least: per set, the least peak so far. origin: the set it comes from. closed: visited sets.
     """
 
     def __init__(self, game: Game, q: int) -> None:
@@ -102,20 +103,22 @@ class _GameSearch:
 
     @property
     def is_raised(self) -> bool:
-        """Whether the search has proved anything."""
+        """Whether the search has proved more than the operation's first run."""
         return self.bound > self.game.first_bytes[self.q]
 
     @property
     def is_open(self) -> bool:
-        """Whether more may be proved: not once this operation's game, or one that goes through all of
-        it, has come to its end."""
+        """Whether more may be proved.
+
+        Not once a game of this operation, or one that goes through all of it, has come to its end.
+        """
         return not self.is_done and not self.game.settled >> self.q & 1
 
     def deepen(self, floor: int, most: int) -> int:
-        """Look at about so many more sets; returns how many.
+        """Visit about `most` more sets; return their number.
 
         Args:
-            floor: bytes. Peaks up to it are all the same: the search ends at a game within it.
+            floor: bytes up to which peaks count as equal: the search ends at a game within it.
         """
         heap, count = self.heap, 0
         if not self.staying:
@@ -143,7 +146,7 @@ class _GameSearch:
         return count
 
     def _expand(self, peak: int, chosen: int, floor: int) -> int:
-        """Unmake, in turn, what each operation made of a set; returns how many sets that gives."""
+        """Undo, in turn, each operation that made a part of a set; return the number of new sets."""
         game, staying = self.game, self.staying
         last = game.owner[chosen.bit_length() - 1]
         size, count, left = game.bytes_of(chosen), 0, chosen
@@ -155,14 +158,14 @@ class _GameSearch:
             at_once = size + game.own_bytes[m] - game.bytes_of(chosen & game.makes[m])
             at_once += game.bytes_of(missing)
             at_once -= sum(game.size[i] for i in game.frees[m] if missing >> i & 1)
-            # where m is not the last operation of the set, that one has run, and m runs again
+            # if m is not the last operation of the set, that one has run, and m runs again
             at_once += staying[m if m == last else last + 1]
             self._add(max(peak, at_once), chosen, game.reduced(after, game.touched[m]), floor)
             count += 1
         return count
 
     def _add(self, peak: int, origin: int, chosen: int, floor: int) -> None:
-        """Note a set and the least peak of a game that comes to it."""
+        """Add a set with the least peak of a game that reaches it."""
         if peak >= self.least.get(chosen, peak + 1) or chosen in self.closed:
             return
         self.least[chosen], self.origin[chosen] = peak, origin
@@ -174,7 +177,7 @@ class _GameSearch:
             self._finish(chosen)
 
     def _finish(self, chosen: int) -> None:
-        """A game has come to its end: so would one from any set on its way."""
+        """Record that a game has ended: one from any set on its way would end, too."""
         easy, since = self.game.easy, self.q if self.game.lasting else 0
         while chosen >= 0:
             easy[chosen] = min(since, easy.get(chosen, since))

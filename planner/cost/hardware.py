@@ -1,7 +1,7 @@
-"""Hardware profiles: what a device computes, moves and holds per second, and who says so.
+"""Hardware profiles: a device's compute rates, bandwidths and memory, with their sources.
 
-The bundled profiles are `profiles/*.toml`. A figure is either a data sheet's (its title and year
-stand in `sources`) or an assumption (named in `assumptions`: what fraction of the peak kernels
+The bundled profiles are `profiles/*.toml`. Each figure comes from a data sheet (`sources` has its
+title and year) or is an assumption (named in `assumptions`: the fraction of the peak that kernels
 reach, launch overhead, the host link's usable bandwidth). A user's own file has the same keys.
 """
 
@@ -29,7 +29,7 @@ _NUMBERS = {
     "compute_efficiency": (1e-6, 1),
     "memory_efficiency": (1e-6, 1),
 }
-"""From and to which value each figure of a profile makes sense."""
+"""Least and largest sensible value of each figure of a profile."""
 
 _PAGEABLE = "pageable_bytes_per_s"
 
@@ -41,14 +41,14 @@ class Hardware:
     Attributes:
         name: of the profile; title: of the device.
         matrix_flops_per_s: peak of matrix products and convolutions, by "fp64", "fp32", "fp16",
-            "bf16" (tensor cores where the device has them for that type).
+            "bf16" (with tensor cores if the device has them for that type).
         vector_flops_per_s: peak of everything else.
         memory_bytes: capacity; memory_bytes_per_s: peak bandwidth of the device's memory.
         copy_to_host_bytes_per_s, copy_from_host_bytes_per_s: usable bandwidth of one copy.
-        pageable_bytes_per_s: of a copy, either way, of host memory that is not page-locked, as arrays
-            of NumPy are, which a caller feeds and wants; 0 for as fast as other copies.
-        is_host: its memory is the host's: what a caller feeds is read where it is. A profile says so
-            with `is_host = true`.
+        pageable_bytes_per_s: bandwidth of a copy, either way, between the device and host memory
+            that is not page-locked, like a caller's NumPy arrays; 0 for as fast as other copies.
+        is_host: its memory is the host's: kernels read a caller's inputs in place. A profile says
+            so with `is_host = true`.
         op_overhead_us: time of an operation that does nothing.
         compute_efficiency, memory_efficiency: fraction of the peaks that kernels reach.
         sources, assumptions: one line each.
@@ -71,7 +71,7 @@ class Hardware:
     pageable_bytes_per_s: float = 0.0
 
     def paged(self) -> Hardware:
-        """The same, where all that is copied is the caller's: `pageable_bytes_per_s`."""
+        """Return the profile with `pageable_bytes_per_s` as the bandwidth of all copies."""
         rate = self.pageable_bytes_per_s
         if not rate:
             return self
@@ -79,13 +79,13 @@ class Hardware:
 
 
 def hardware_names() -> tuple[str, ...]:
-    """Names of the bundled profiles."""
+    """Return the names of the bundled profiles."""
     folder = resources.files("planner.cost") / "profiles"
     return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if _is_toml(f.name)))
 
 
 def load_hardware(name_or_path: str | Path) -> Hardware:
-    """A bundled profile by name, or a `.toml` file by path.
+    """Load a bundled profile by name, or a `.toml` file by path.
 
     Raises:
         UsageError: no such profile or file, or a file with a key missing, unknown or out of range.
@@ -148,7 +148,7 @@ def _parse(text: str, name: str, where: str) -> Hardware:
 def _figure(
     table: Mapping[str, Any], key: str, where: str, limits: tuple[float, float]
 ) -> int | float:
-    """A figure within its limits; whole numbers as they are."""
+    """Check and return a figure; whole numbers stay whole."""
     value: Any = table.get(key)
     least, most = limits
     if type(value) not in (int, float) or not least <= value <= most:

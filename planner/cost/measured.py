@@ -1,4 +1,4 @@
-"""Operation times measured on this machine, kept beside the model's digest for the next time."""
+"""Operation times measured on this machine, cached under a digest of the model and the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Durations = tuple[tuple[float, ...], tuple[str, ...]]
 
 _VERSION = 5
 _MAX_KEPT = 200
-"""Files of measured times; the oldest go."""
+"""Number of files of measured times to keep; the oldest are deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,32 +31,32 @@ class Cache:
     """The processor's last cache.
 
     Attributes:
-        bytes: what it holds.
-        missed_bytes_per_s: an operation takes longer by the bytes that it has to fetch from memory over
-            this.
+        bytes: its capacity.
+        missed_bytes_per_s: bandwidth of memory fetches: the bytes that an operation misses, over
+            this, are its added time.
     """
 
     bytes: int
     missed_bytes_per_s: float
 
     def added_us(self, missed_bytes: int) -> float:
-        """Microseconds that so many missed bytes add; negative for fewer."""
+        """Return the microseconds that these missed bytes add; negative for fewer."""
         return missed_bytes / self.missed_bytes_per_s * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
-    """What one short run of a model showed.
+    """Results of one short run of a model.
 
     Attributes:
         kernel_us: microseconds of each node, by name.
-        runs: how many runs these are the least of.
-        copy_out_bytes_per_s, copy_in_bytes_per_s: of copies to the host and from it; 0 where ONNX Runtime
-            has none here.
-        pageable_bytes_per_s: of copies of what the caller feeds; 0 where that was not measured.
-        pin_us: a node that pins the order, or a view.
-        waited: share of the time that threads waited for a core, where the machine was busy.
-        cache: of the processor; None where it was not measured.
+        runs: number of runs; the times are the least over them.
+        copy_out_bytes_per_s, copy_in_bytes_per_s: bandwidth of copies to the host and from it; 0 if
+            ONNX Runtime has none here.
+        pageable_bytes_per_s: of copies of a caller's inputs; 0 if not measured.
+        pin_us: time of a node that pins the order, or of a view.
+        waited: share of the time that threads waited for a core, because the machine was busy.
+        cache: of the processor; None if not measured.
     """
 
     kernel_us: dict[str, float]
@@ -69,7 +69,7 @@ class MeasuredTimes:
     cache: Cache | None = None
 
     def hardware(self, profile: Hardware) -> Hardware:
-        """A profile with the copies as they were measured."""
+        """Return the profile with the measured copy bandwidths."""
         if not self.copy_out_bytes_per_s:
             return profile
         return replace(
@@ -80,13 +80,13 @@ class MeasuredTimes:
         )
 
     def durations(self, graph: TrainingGraph, hardware: Hardware, what: str) -> Durations:
-        """Microseconds of each operation by OpId, and what was assumed.
+        """Return the microseconds of each operation by OpId, and the assumptions made.
 
-        A node that was not measured gets its roofline time, scaled as the others came out; a view
-        among them takes no time.
+        An unmeasured node gets its roofline time, scaled by measured over roofline time of the
+        others; an unmeasured view takes no time.
 
         Args:
-            what: says what was measured, for messages: "the profile".
+            what: names the measurement in messages: "the profile".
 
         Raises:
             UsageError: none of the graph's nodes was measured.
@@ -117,10 +117,10 @@ class MeasuredTimes:
 
 
 def times_key(facts: Mapping[str, Any]) -> str:
-    """What times were measured of and on: the same key, the same times.
+    """Return the cache key of measured times: equal for the same model, session and machine.
 
     Args:
-        facts: of the model and the session; anything that JSON has. The machine's are added.
+        facts: of the model and the session; any JSON values. The machine's facts are added.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     here = {"version": _VERSION, "processor": processor(), "cpus": cpus}
@@ -129,7 +129,7 @@ def times_key(facts: Mapping[str, Any]) -> str:
 
 
 def kept_times(key: str) -> MeasuredTimes | None:
-    """Times that were kept under a key; None where there are none that can be read."""
+    """Load the times cached under a key; None if there are none, or they cannot be read."""
     try:
         path = cache_folder() / _name(key)
         if not path.exists():
@@ -141,7 +141,7 @@ def kept_times(key: str) -> MeasuredTimes | None:
 
 
 def keep_times(key: str, times: MeasuredTimes) -> Path | None:
-    """Keep times under a key, in place of older ones; None where there is no room for them."""
+    """Cache times under a key, in place of older ones; return None if they cannot be written."""
     content = json.dumps(times, default=fields_of).encode()
     try:
         path = keep(_name(key), content, renew=True)
@@ -155,7 +155,7 @@ def keep_times(key: str, times: MeasuredTimes) -> Path | None:
 
 
 def forget_times(key: str) -> None:
-    """Let go of what was kept under a key."""
+    """Delete the times cached under a key."""
     with contextlib.suppress(PlannerError, OSError):
         (cache_folder() / _name(key)).unlink(missing_ok=True)
 
@@ -165,7 +165,7 @@ def _name(key: str) -> str:
 
 
 def device_names() -> list[str]:
-    """NVIDIA's devices, as its driver on Linux lists them; empty where there is none."""
+    """Return the names of NVIDIA devices, as its Linux driver lists them; empty if none."""
     named: list[str] = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         with contextlib.suppress(OSError):
@@ -175,7 +175,7 @@ def device_names() -> list[str]:
 
 
 def processor() -> str:
-    """The processor's model, as far as the system says."""
+    """Return the processor's model name, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Time per operation: a roofline.
+"""Operation times from a roofline model.
 
     time = max(flops / reachable flops, bytes / reachable bandwidth) + overhead
 
@@ -22,7 +22,7 @@ _RATE_OF = {"double": "fp64", "float": "fp32", "float16": "fp16", "bfloat16": "b
 def durations_us(
     graph: TrainingGraph, hardware: Hardware
 ) -> tuple[tuple[float, ...], tuple[str, ...]]:
-    """Microseconds of each operation by OpId, and what had to be assumed, one sentence each."""
+    """Return the microseconds of each operation by OpId, and the assumptions made, one sentence each."""
     durations: list[float] = []
     unknown: Counter[str] = Counter()
     for op in graph.operations:
@@ -39,8 +39,10 @@ def durations_of_changed(
     original_us: Sequence[float],
     hardware: Hardware,
 ) -> tuple[float, ...]:
-    """Microseconds by OpId of a graph that nodes were added to: the original's by name, and the roofline
-    for what is new."""
+    """Return the microseconds by OpId of a graph with added nodes.
+
+    Operations of the original keep their times, matched by name; added nodes get roofline times.
+    """
     known = {op.name: original_us[op.id] for op in original.operations}
     return tuple(
         known[op.name]
@@ -57,12 +59,14 @@ def fused_us(
     moved_bytes: int,
     hardware: Hardware,
 ) -> float:
-    """Microseconds of one node that does several operations: the share of their time that the bytes have
-    which are still moved, and no less than their arithmetic takes.
+    """Estimate the microseconds of one node that replaces several operations.
+
+    Their time shrinks in proportion to the bytes that are still moved, but not below the time of
+    their arithmetic.
 
     Args:
-        graph, known_us: of the operations, and what they take by OpId.
-        moved_bytes: what the node reads and writes.
+        graph, known_us: graph of the operations, and their times by OpId.
+        moved_bytes: bytes that the node reads and writes.
     """
     work = [work_of(graph, op) for op in members]
     moving_us = sum(max(0.0, known_us[op.id] - hardware.op_overhead_us) for op in members)
@@ -82,7 +86,7 @@ def _modelled_us(work: Work, graph: TrainingGraph, op: Operation, hardware: Hard
 
 
 def duration_us(work: Work, dtype: str, hardware: Hardware, *, is_view: bool = False) -> float:
-    """Microseconds of one operation.
+    """Return the microseconds of one operation.
 
     Args:
         dtype: "fp64", "fp32", "fp16" or "bf16"; a type that the profile lacks runs at fp32's rate.
@@ -102,7 +106,7 @@ def duration_us(work: Work, dtype: str, hardware: Hardware, *, is_view: bool = F
 
 
 def _rate_name(graph: TrainingGraph, op: Operation) -> str:
-    """The rate of the operation's first floating-point value; integers run at fp32's."""
+    """Return the rate's type of an operation: its first floating-point value's; fp32 for integers."""
     for tensor in (*op.inputs, *op.outputs):
         rate = _RATE_OF.get(graph.tensors[tensor].dtype)
         if rate is not None:

@@ -1,4 +1,4 @@
-"""Time per operation from an ONNX Runtime profile that the user brings: measured beats modelled."""
+"""Operation times from a user's own ONNX Runtime profile, which take precedence over modelled times."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from planner.graph.model import TrainingGraph
 def durations_from_profile(
     graph: TrainingGraph, profile_path: Path, hardware: Hardware | None = None
 ) -> Durations:
-    """Microseconds of each operation by OpId from a profile, and what was assumed.
+    """Return the microseconds of each operation by OpId from a profile, and the assumptions made.
 
-    The median over the runs of the profile, without the first where there are more (it allocates).
-    A node that the profile lacks gets its roofline time, scaled as the others came out.
+    Each time is the median over the profile's runs, without the first if there are more (it
+    allocates memory). A node that the profile lacks gets its roofline time, scaled by profiled over
+    roofline time of the others.
 
     Args:
         profile_path: written by ONNX Runtime with `enable_profiling`.

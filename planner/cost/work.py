@@ -1,10 +1,11 @@
 """Arithmetic and bytes moved of one operation, from its shapes.
 
-Counting: a multiply-add is 2 flops, any other elementary operation 1, an exponential, root,
-logarithm, hyperbolic or error function 10 (about the polynomial that library kernels evaluate).
-Bytes moved are the inputs read and outputs written once each; gathers and slices read what they
-write. The formulas are the operators' definitions (onnx/docs/Operators.md, and for com.microsoft
-onnxruntime/docs/ContribOperators.md); `planner.graph.operators` says which holds for an operator.
+A multiply-add counts as 2 flops, any other elementary operation as 1, an exponential, root,
+logarithm, hyperbolic or error function as 10 (about the polynomial that library kernels evaluate).
+Bytes moved are the inputs read and outputs written once each; gathers and slices read as many bytes
+as they write. The formulas are the operators' definitions (onnx/docs/Operators.md, and for
+com.microsoft onnxruntime/docs/ContribOperators.md); `planner.graph.operators` assigns a formula to
+each operator.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from planner.onnxio.products import plain_order
 
 
 class Unit(enum.Enum):
-    """Which peak bounds the arithmetic."""
+    """The peak rate that bounds the arithmetic."""
 
     MATRIX = "matrix products and convolutions"
     VECTOR = "everything else"
@@ -31,11 +32,11 @@ class Unit(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one operation has to do.
+    """The work of one operation.
 
     Attributes:
         flops: arithmetic; bytes: read and written in device memory (or over the link, for copies).
-        known: False where the operator has no rule, and only its bytes count.
+        known: False if the operator has no rule, and only its bytes count.
     """
 
     flops: int
@@ -67,7 +68,7 @@ def work_of(graph: TrainingGraph, op: Operation) -> Work:
 
 
 def _flops(cost: Cost, op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """Count the arithmetic of what is no product."""
+    """Count the arithmetic of an operation that is not a product."""
     window = math.prod(_ints(op, "kernel_shape")) or 1
     match cost.rule:
         case "each made":
@@ -80,12 +81,12 @@ def _flops(cost: Cost, op: Operation, inputs: list[Tensor], outputs: list[Tensor
             return window * _largest(inputs[:1])
         case "operands":
             return max(1, len(inputs) - 1) * _largest(outputs)
-        case _:  # what is only moved
+        case _:  # operations that only move data
             return 0
 
 
 def has_rule(op_type: str, domain: str) -> bool:
-    """Whether the arithmetic of an operator is known."""
+    """Tell whether the arithmetic of an operator is known."""
     return operator_of(op_type, domain).cost is not None
 
 
@@ -103,7 +104,7 @@ def _flag(op: Operation, name: str) -> bool:
 
 
 def _matmul(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """2 · outputs · shared dim."""
+    """Count 2 · outputs · shared dim."""
     shape = inputs[0].shape
     swapped, behind = _flag(op, "transA"), _flag(op, "transBatchA")
     order = plain_order(len(shape), swapped=swapped, batch_behind=behind)
@@ -111,23 +112,23 @@ def _matmul(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
 
 
 def _conv(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """2 · outputs · (input channels per group · kernel)."""
+    """Count 2 · outputs · (input channels per group · kernel)."""
     return 2 * math.prod(outputs[0].shape) * math.prod(inputs[1].shape[1:])
 
 
 def _conv_transpose(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """2 · inputs · (output channels per group · kernel)."""
+    """Count 2 · inputs · (output channels per group · kernel)."""
     return 2 * math.prod(inputs[0].shape) * math.prod(inputs[1].shape[1:])
 
 
 def _conv_grad(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """As the convolution, once for each of the input's and the weight's gradient; dY, X, W in."""
+    """Count a convolution for each of the input's and the weight's gradient; inputs are dY, X, W."""
     each = 2 * math.prod(inputs[0].shape) * math.prod(inputs[2].shape[1:])
     return each * sum(len(t.shape) > 1 for t in outputs)  # the bias's gradient is a sum
 
 
 def _einsum(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """2 · product of the sizes of all letters."""
+    """Count 2 · product of the sizes of all letters."""
     equation = str((op.attributes or {}).get("equation", "")).replace(" ", "")
     sizes: dict[str, int] = {}
     for term, tensor in zip(equation.split("->")[0].split(","), inputs, strict=False):
@@ -137,7 +138,7 @@ def _einsum(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
 
 
 def _attention(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
-    """Two products of queries by keys: 4 · batch · length² · width (lengths taken as equal)."""
+    """Count two products of queries by keys: 4 · batch · length² · width (lengths taken as equal)."""
     shape = [1, 1, *inputs[0].shape]
     return 4 * math.prod(shape) * shape[-2]
 

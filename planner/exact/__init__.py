@@ -1,1 +1,1 @@
-"""Constraint programming over a part of a plan: exact where the part is the whole problem."""
+"""Constraint programming over a part of a plan: exact if the part is the whole problem."""

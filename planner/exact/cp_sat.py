@@ -1,4 +1,4 @@
-"""The exact engine as one of the portfolio's."""
+"""The exact engine's variants as engines of the portfolio."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from planner.simulate.simulate import candidate_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InParts(ExactPolicy):
-    """What the engines share that solve parts of a plan.
+    """Base of the engines that solve parts of a plan.
 
     Attributes (besides those of `ExactPolicy`):
         max_ops: on larger problems a part takes longer to set up than to solve.
-        min_s: with less time left it does not begin.
-        repair_s: for plans of the programs beside that do not fit, each time that there are any.
+        min_s: least time left, in seconds, with which it starts.
+        repair_s: seconds to repair plans of the programs beside that do not fit, each time there are any.
     """
 
     max_ops: int = 5_000
@@ -30,11 +30,11 @@ class _InParts(ExactPolicy):
     repair_s: float = 1.0
 
     def supports(self, problem: Problem) -> bool:
-        """Where copies and operations share one stream."""
+        """Tell whether copies and operations share one stream, and the problem is small enough."""
         return not problem.overlap and len(problem.ops) <= self.max_ops
 
     def _is_over(self, state: SearchState, stop: Stop) -> bool:
-        """Whether to leave it at that; what the programs beside have come to is offered first."""
+        """Offer the results of the programs beside, then tell whether to end."""
         self._take_from_beside(state, stop)
         return state.is_settled or stop.left_s <= 0
 
@@ -47,8 +47,14 @@ class _InParts(ExactPolicy):
         asked: Callable[[], bool],
         bound_us: float = 0.0,
     ) -> None:
-        """Offer each better plan that fits, from one that may not; `asked` and `bound_us` end it, too."""
-        from planner.exact.local_search import SearchEnd, improve_locally  # a second to import
+        """Offer each better plan that fits, starting from one that may not.
+
+        `asked` and `bound_us` end it, too.
+        """
+        from planner.exact.local_search import (
+            SearchEnd,
+            improve_locally,
+        )  # the import takes a second
 
         start = parted(state.problem, plan.actions)
         improve_locally(
@@ -67,13 +73,15 @@ class _InParts(ExactPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpSat(_InParts):
-    """Parts of the best plan by constraint programming, and the whole where it is small."""
+    """Solves parts of the best plan by constraint programming, and the whole of a small problem."""
 
     name: ClassVar[str] = "cp-sat"
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer better plans as they are found, and a bound where the whole was solved. It begins again
-        while that finds any."""
+        """Offer better plans as they are found, and a bound if the whole was solved.
+
+        It starts again as long as it finds any.
+        """
         self._take_from_beside(state, stop)
         while not state.is_settled and stop.left_s >= self.min_s:
             before = state.best
@@ -82,7 +90,7 @@ class CpSat(_InParts):
                 break
 
     def _improve(self, state: SearchState, stop: Stop) -> None:
-        # a second to import
+        # the import takes a second
         from planner.exact.engine import BOUND_CLASS, Bounds, Watch, solve_exact
 
         problem, beside = state.problem, state.intervals
@@ -90,7 +98,7 @@ class CpSat(_InParts):
         if beside is not None:
             nearest = beside.nearest
             if state.best is None:
-                beside.stop()  # a plan is worth more than its bound
+                beside.stop()  # a plan is worth more than the programs' bound
         shares_cores = beside is not None and beside.is_running and state.best is not None
         workers = state.settings.workers
 
@@ -119,7 +127,7 @@ class CpSat(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend(_InParts):
-    """Make a plan for more memory fit, part by part."""
+    """Makes a plan for more memory fit, part by part."""
 
     name: ClassVar[str] = "mend"
 
@@ -134,7 +142,7 @@ class Mend(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(_InParts):
-    """Parts of the best plan by constraint programming."""
+    """Improves parts of the best plan by constraint programming."""
 
     name: ClassVar[str] = "parts"
     repair_s: float = 0.3
@@ -154,7 +162,7 @@ class Parts(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descend(_InParts):
-    """Less memory step by step, from the plan with the least peak and from evicted ones.
+    """Lowers the peak step by step, from the plan with the least peak and from evicted ones.
 
     Attributes (besides those of the engines that solve parts):
         min_ops: smaller problems are solved as a whole.
@@ -166,15 +174,18 @@ class Descend(_InParts):
     repair_s: float = 0.3
 
     def supports(self, problem: Problem) -> bool:
-        """Where nothing may be copied: there, everything swapped takes less memory."""
+        """Tell whether copies are forbidden, and the size is right.
+
+        With copies, swapping everything takes less memory.
+        """
         return not problem.allow_swap and self.min_ops <= len(problem.ops) <= self.max_ops
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the plan with the least peak; nothing is done where one fits."""
+        """Offer the plan with the least peak; do nothing if some plan fits already."""
         if state.best is not None or state.is_settled or stop.left_s < self.min_s:
             return
         if state.intervals is not None:
-            state.intervals.stop()  # a plan is worth more than its bound
+            state.intervals.stop()  # a plan is worth more than the programs' bound
 
         def is_over() -> bool:
             return self._is_over(state, stop) or state.best is not None
@@ -189,14 +200,14 @@ class Descend(_InParts):
         settings: SearchSettings,
         is_over: Callable[[], bool] | None = None,
     ) -> Candidate:
-        """The plan with the least peak found; it ends at the capacity.
+        """Return the plan with the least peak found; stop at the capacity.
 
         Args:
-            start: a plan to begin from, besides evicted ones.
+            start: a plan to start from, besides evicted ones.
             settings: the time limit, the seed, and threads.
             is_over: asked between rounds.
         """
-        from planner.exact.descents import descend_from_many  # a second to import
+        from planner.exact.descents import descend_from_many  # the import takes a second
 
         limits = replace(settings, workers=settings.workers or 2)
         return descend_from_many(problem, start, limits, stop=is_over, policy=self)

@@ -1,10 +1,10 @@
-"""Make a plan fit whose peak is far above the capacity: step by step, a little less memory each time.
+"""Make a plan fit whose peak is far above the capacity, with a little less memory at each step.
 
-At a price for each byte above the capacity, a plan far above it trades all stages against each other
-and ends where none of them fits. A capacity a little below the peak of the plan leaves only few stages
-to mend, with parts that can be solved; the plan that is found is the next one to begin from. On random
-layered graphs of 250 to 1,000 operations this comes to 65% of the base order's peak in the time in
-which the price alone came to 82%.
+With a price for each byte above the capacity, a plan far above it trades all stages against each
+other and ends where none of them fits. A capacity a little below the plan's peak leaves only few
+stages to mend, with parts that can be solved; the plan found starts the next step. On random
+layered graphs of 250 to 1,000 operations this reaches 65% of the base order's peak in the time in
+which the price alone reached 82%.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ def descend(
     stop: Callable[[], bool] | None = None,
     policy: ExactPolicy = EXACT,
 ) -> list[Action]:
-    """The schedule with the least peak found, from `actions` on; it ends at the capacity.
+    """Return the schedule with the least peak found, starting from `actions`; stop at the capacity.
 
     Args:
-        actions: base operations run in base order, on one stream.
-        settings: as for `improve_locally`.
+        actions: a schedule whose base operations run in base order, on one stream.
+        settings: see `improve_locally`.
         stop: asked between rounds.
         policy: the steps, and the rounds of each.
     """
     deadline = clock.now() + settings.limit_s
-    path = [list(actions)]  # each has less peak than the one before
+    path = [list(actions)]  # each with a lower peak than the previous one
     peaks = [simulate(problem, path[0]).peak_bytes]
     best, least = path[0], peaks[0]
     turn = asked = 0
-    back = 1  # plans to go back to, where the last does not get lower
+    back = 1  # number of plans to go back if the last one gets no lower
 
     def is_over() -> bool:
         nonlocal asked
@@ -59,7 +59,7 @@ def descend(
             replace(problem, capacity_bytes=rung),
             path[-1],
             replace(settings, limit_s=left_s, seed=settings.seed + turn),
-            until=SearchEnd(bound_us=math.inf, asked=is_over),  # any plan that fits will do
+            until=SearchEnd(bound_us=math.inf, asked=is_over),  # any plan that fits suffices
             policy=policy,
         )
         reached = simulate(problem, found).peak_bytes

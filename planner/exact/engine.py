@@ -1,10 +1,11 @@
-"""The exact engine: improve a plan part by part, then solve for the whole of it where it is small.
+"""The exact engine: improve a plan part by part, then solve the whole problem if it is small.
 
-The parts are those of `planner.exact.local_search`. The whole is one `PartModel` in which every run that
-may be in a better plan is free, in every stage: all whose own time, and that of the runs without which
-they serve nobody, is no more than what the incumbent adds.
-An optimum of it is an optimum over all schedules that first run the operations in this order and
-between two of these run others again in this order, each at most once. Where copies run beside the
+The parts are those of `planner.exact.local_search`. The whole is one `PartModel` that frees, in
+every stage, every run that a better plan may contain: a run whose own time, together with that of
+the runs without which it is useless, is at most the time that the incumbent adds.
+
+An optimum of it is an optimum over all schedules that first run the operations in this order and,
+between two of these, run others again in this order, each at most once. If copies run beside the
 operations, the whole is an `OverlapModel`, and there are no parts.
 """
 
@@ -48,25 +49,27 @@ BOUND_CLASS = (
 
 _OVERLAP_OPS = 150
 _OVERLAP_RUNS = 300
-"""Operations, and free runs, of the whole where copies run beside the operations; with more runs, only
-those that close a gap."""
+"""Limits of operations, and of free runs, for the whole with copies beside the operations.
+
+With more runs, only those that close a gap are free.
+"""
 
 _ROUNDED = 1e-4
-"""Durations are rounded up to whole units: a plan so near to its bound is the best."""
+"""Gap up to which a plan counts as optimal: the model rounds durations up to whole units."""
 
 _SHARE_OF_START = 0.2
-"""Of the time, at most, to find when the incumbent's own decisions are carried out."""
+"""Largest share of the time for finding start times of the incumbent's own decisions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """What was found.
+    """The result of the exact engine.
 
     Attributes:
-        candidate: with the least peak found, where none fits.
+        candidate: the best plan found; if none fits, the one with the least peak.
         optimal: no schedule that the module's model covers takes less time.
-        bound_us: no such schedule takes less time than this; the base duration where the whole was
-            not solved for.
+        bound_us: no such schedule takes less time than this; the base duration if the whole was not
+            solved.
     """
 
     candidate: Candidate
@@ -76,12 +79,12 @@ class Exact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is known of the time of plans.
+    """Known bounds on the time of plans.
 
     Attributes:
         lower_us: no plan takes less (from `planner.bound.lp`).
-        upper_us: what a known plan takes: where the incumbent does not fit, only plans that take no
-            more are looked for.
+        upper_us: time of a known plan: if the incumbent does not fit, only plans that take no more
+            are searched for.
     """
 
     lower_us: float = 0.0
@@ -93,11 +96,11 @@ _NO_BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Who looks on while parts are solved.
+    """Callbacks while parts are solved.
 
     Attributes:
-        stop: asked, whether to leave it at that.
-        on_plan: given each better plan that fits.
+        stop: asked whether to end.
+        on_plan: called with each better plan that fits.
     """
 
     stop: Callable[[], bool] = never
@@ -107,7 +110,7 @@ class Watch:
 _NOBODY = Watch()
 
 _MAX_COPIES = 1e6
-"""Copies that take longer than so many steps overflow the 64 bits of a schedule's times."""
+"""Copies longer than this many steps overflow the 64 bits of a schedule's times."""
 
 
 def _copies_us(problem: Problem) -> float:
@@ -126,14 +129,16 @@ def solve_exact(
     watch: Watch = _NOBODY,
     policy: ExactPolicy = EXACT,
 ) -> Exact | None:
-    """Improve on `incumbent`; None where copies run beside the operations and these are too many, or
-    nothing that fits was found.
+    """Improve `incumbent`.
+
+    Returns None if copies run beside the operations and the problem is too large or no plan that
+    fits was found.
 
     Args:
-        bounds: what is known of the time of plans.
-        watch: who looks on while parts are solved.
-        policy: how the time is shared out, and how large parts and the whole may be; of no effect where
-            copies run beside the operations.
+        bounds: known bounds on the time of plans.
+        watch: callbacks while parts are solved.
+        policy: shares of the time, and sizes of parts and of the whole; without effect if copies
+            run beside the operations.
     """
     if problem.overlap:
         if _copies_us(problem) > _MAX_COPIES * problem.base_duration_us:
@@ -165,7 +170,7 @@ def _solve_in_parts(
     watch: Watch,
     policy: ExactPolicy,
 ) -> Exact:
-    """`solve_exact` where copies and operations share one stream, for stages of one pass."""
+    """Run `solve_exact` for copies and operations on one stream, with stages of one pass."""
     deadline = clock.now() + settings.limit_s
 
     def within(share: float) -> SearchSettings:
@@ -207,7 +212,7 @@ def _fits(problem: Problem, actions: Sequence[Action]) -> bool:
 
 
 def _exact(problem: Problem, actions: Sequence[Action]) -> Exact:
-    """A plan of which nothing is proved."""
+    """Return a plan without any proof."""
     return Exact(
         candidate=candidate_of(problem, list(actions)),
         optimal=False,
@@ -222,7 +227,7 @@ def _with_whole(
     lower_bound_us: float,
     solver: cp_model.CpSolver,
 ) -> Exact:
-    """The plan, or what the solver finds for the whole where that is better."""
+    """Solve the whole, and return the plan or the solver's, whichever is better."""
     given = _exact(problem, actions)
     fits = given.candidate.peak_bytes <= problem.capacity_bytes
     if fits and given.candidate.time_us <= lower_bound_us * (1 + 1e-9):
@@ -242,7 +247,7 @@ def _with_whole(
 def _solve_overlapped(
     problem: Problem, incumbent: Candidate, settings: SearchSettings, lower_bound_us: float
 ) -> Exact | None:
-    """The whole at once, copies beside the operations."""
+    """Solve the whole at once, with copies beside the operations."""
     if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:
         return None
     deadline = clock.now() + settings.limit_s
@@ -272,9 +277,11 @@ def _solve_overlapped(
                 replay = simulate(problem, actions)
             except (
                 InvalidScheduleError
-            ):  # of two that begin at once, one is listed before what it needs
+            ):  # of two actions that start together, one may be listed before its input
                 continue
-            fits = replay.peak_bytes <= problem.capacity_bytes  # never trusted unreplayed
+            fits = (
+                replay.peak_bytes <= problem.capacity_bytes
+            )  # a plan is trusted only after its replay
             if fits and (best is None or replay.time_us < best.time_us):
                 best = Candidate(decisions=None, actions=actions, replay=replay)
     if best is None:
@@ -299,14 +306,19 @@ def _whole(
 
 
 def whole_of(problem: Problem, budget_us: float) -> set[Run]:
-    """Every run that may be in a plan that adds at most `budget_us` to the base order: it serves a
-    base operation, or a run that may be in such a plan too, and all those together are in budget."""
+    """Return every run that a plan adding at most `budget_us` to the base order may contain.
+
+    A run serves a base operation, or another such run, and all of these together are within the
+    budget.
+    """
     count = len(problem.ops)
     runs: set[Run] = set()
     if not problem.allow_recompute:
         return runs
     least_us: list[npt.NDArray[np.float64]] = [np.empty(0)] * count
-    for m in range(count - 1, -1, -1):  # least_us[m][q]: m in stage q, and what makes it of use
+    for m in range(
+        count - 1, -1, -1
+    ):  # least_us[m][q]: m in stage q, and the runs that make it useful
         op = problem.ops[m]
         needed = np.full(count, np.inf)
         if op.recomputable:
@@ -329,8 +341,11 @@ def solve_whole(
     lower_bound_us: float,
     solver: cp_model.CpSolver,
 ) -> tuple[StageSchedule, bool, float] | None:
-    """(plan, whether it is optimal, bound in microseconds) with `runs` free and every tensor that
-    may be swapped; None where nothing was found in time."""
+    """Solve with `runs` free, and every tensor that may be swapped.
+
+    Returns the plan, whether it is optimal, and a bound in microseconds; None if nothing was found
+    in time.
+    """
     plan = latest(problem, plan)
     swapped = [t for t in range(len(problem.tensors)) if may_swap(problem, t)]
     model = PartModel(

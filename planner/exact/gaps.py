@@ -1,8 +1,8 @@
 """The runs and tensors of a part of a plan as 0-1 variables: see `planner.exact.part`.
 
-A search makes thousands of these models, and most of their time went into the objects of the solver's
-modelling API. So variables are numbers here, and what is stated of them goes into the solver's message at
-once.
+A search builds thousands of these models, and objects of the solver's modelling API took most of
+the time. Variables are therefore numbers here, and rows are written straight into the solver's
+message.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from planner.plan.problem import Problem
 from planner.plan.stages import MemoryProfile, Run, may_swap, overwritten
 
 Literal = int
-"""The number of a 0-1 variable, or `~number` for its opposite, as in the message; or True, or False."""
+"""A 0-1 variable's number, `~number` for its negation, as in the solver's message, or a bool."""
 
 
 @dataclass(slots=True)
 class Event:
-    """One event of one tensor: `run` makes it, or reads it. `runs` is True for a fixed run; `before`
-    and `after` say whether the tensor is held in the gaps around, `fetched` whether it is copied in
-    for this run."""
+    """One event of one tensor: `run` makes or reads it.
+
+    `runs` is True for a fixed run; `before` and `after` say whether the tensor is held in the gaps
+    around it, `fetched` whether it is copied in for this run.
+    """
 
     run: Run
     makes: bool
@@ -34,10 +36,10 @@ class Event:
 
 
 class GapModel:
-    """Which free runs take place, and in which gaps between its events each tensor is held.
+    """Variables for the free runs that take place, and for the gaps in which each tensor is held.
 
     Attributes:
-        cp: the model. hints: by variable, its value in the plan (`hint_all` states them).
+        cp: the model. hints: by variable, its value in the plan (`hint_all` adds them).
         reruns: variables of the free runs. events: by tensor, in order.
         fetches: by run and tensor, whether it is copied in for the run. hosted: by tensor, whether it
             is copied out.
@@ -69,13 +71,13 @@ class GapModel:
         self._only_useful()
 
     def hint_all(self) -> None:
-        """State the plan's value of every variable that there is."""
+        """Add the plan's value of every variable as a hint."""
         hint = self.cp.proto.solution_hint
         hint.vars.extend(list(range(len(self.hints))))
         hint.values.extend(self.hints)
 
     def _variable(self, most: int, hint: int) -> int:
-        """A new variable between 0 and `most`."""
+        """Add a variable between 0 and `most`."""
         self._variables.add().domain.extend((0, most))
         self.hints.append(hint)
         return len(self.hints) - 1
@@ -84,7 +86,7 @@ class GapModel:
         return self._variable(1, int(hint))
 
     def _clause(self, *literals: Literal) -> None:
-        """At least one holds; constants are folded."""
+        """Require that at least one literal holds; constants are folded."""
         open_: list[Literal] = []
         for x in literals:
             if x is True:
@@ -94,7 +96,7 @@ class GapModel:
         self._rows.add().bool_or.literals.extend(open_)
 
     def _events(self, t: int) -> list[Event]:
-        """Fixed and free runs that touch a tensor, in order."""
+        """Return the fixed and free runs that touch a tensor, in order."""
         tensor = self.problem.tensors[t]
         runs: dict[Run, Literal] = {self.held.runs[i]: True for i in self.held.touched[t]}
         for m in {tensor.producer, *tensor.uses}:
@@ -106,7 +108,7 @@ class GapModel:
         ]
 
     def _chain(self, t: int) -> None:
-        """The variables of one tensor, and how each gap follows from the one before."""
+        """Add the variables of one tensor, and the relations between neighbouring gaps."""
         tensor, events = self.problem.tensors[t], self.events[t]
         swappable = self.problem.allow_swap and may_swap(self.problem, t)
         gaps = self._gaps(t, swappable)
@@ -132,8 +134,10 @@ class GapModel:
             self._clause(negated(before), event.after, event.runs)
 
     def _gaps(self, t: int, swappable: bool) -> list[Literal]:
-        """Whether the tensor (of a `to_end` tensor, a copy that is not the first) is held after each
-        event; a constant where the next event settles it. Hints are what the plan holds."""
+        """Return whether a tensor is held after each event; a constant if the next event decides it.
+
+        For a `to_end` tensor, this is about its copies after the first. Hints follow the plan.
+        """
         to_end, events = self.problem.tensors[t].to_end, self.events[t]
         first_made = next((k for k, e in enumerate(events) if k and e.makes), len(events))
         first_copy = next(
@@ -159,8 +163,10 @@ class GapModel:
         return gaps
 
     def _adjacent(self, t: int, a: Event, b: Event) -> bool:
-        """Whether letting a tensor go between two runs frees nothing: no other run can lie between,
-        and the first does not write over it."""
+        """Tell whether dropping a tensor between two runs frees nothing.
+
+        That is so if no other run can lie between, and the first run does not write over it.
+        """
         if a.run not in self.held.index or b.run[0] in self.free_stages:
             return False
         if t in overwritten(self.problem, a.run[1]):
@@ -168,7 +174,7 @@ class GapModel:
         return self.held.index[a.run] + 1 == self.held.index[b.run]
 
     def _fetch(self, t: int, event: Event) -> Literal:
-        """Copied in for a run; a fixed run's tensor is whenever it is not held."""
+        """Return whether a tensor is copied in for a run; for a fixed run, exactly if it is not held."""
         if t not in self.hosted:
             self.hosted[t] = self._bool(t in self.swapped_now)
         if event.runs is True:
@@ -182,7 +188,7 @@ class GapModel:
         return fetched
 
     def _only_useful(self) -> None:
-        """A run takes place only where something that it makes is read."""
+        """Require that a run takes place only if one of its outputs is read."""
         made: dict[Run, list[Literal]] = {}
         for events in self.events.values():
             for event in events:
@@ -193,5 +199,5 @@ class GapModel:
 
 
 def negated(literal: Literal) -> Literal:
-    """The opposite of a literal or constant."""
+    """Return the negation of a literal or constant."""
     return not literal if isinstance(literal, bool) else ~literal

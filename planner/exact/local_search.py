@@ -1,12 +1,12 @@
-"""Improve a plan part by part: free some runs, solve for them, keep what is better.
+"""Improve a plan part by part: free some runs, solve for them, keep better plans.
 
 Each round solves a `PartModel` of a few hundred free runs (large neighbourhood search; Shaw, "Using
-Constraint Programming and Local Search Methods to Solve Vehicle Routing Problems", CP 1998). Kinds of
-neighbourhoods that helped more often for their time are drawn more often; parts grow while they are
-solved to the end and shrink where they are not.
+Constraint Programming and Local Search Methods to Solve Vehicle Routing Problems", CP 1998). Kinds
+of neighbourhoods that helped more often per unit of work are drawn more often; parts grow while
+they are solved to optimality and shrink otherwise.
 
-A plan that does not fit is improved at a price for each byte above the capacity. Where nothing helps
-at one price, the price rises, so that cheap relief comes first.
+A plan that does not fit is improved at a price for each byte above the capacity. The price rises
+each round, so that cheap relief comes first.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from planner.simulate.simulate import simulate
 
 @dataclass(slots=True)
 class LocalStats:
-    """What the rounds did.
+    """Statistics of the rounds.
 
     Attributes:
-        fit_s: when the plan first fitted; None where it never did.
+        fit_s: time when the plan first fitted; None if it never did.
         by_kind: rounds and improvements by kind of neighbourhood.
     """
 
@@ -53,7 +53,7 @@ class LocalStats:
 
 
 def never() -> bool:
-    """Asked whether to end: not yet."""
+    """Return False: do not end yet."""
     return False
 
 
@@ -61,17 +61,17 @@ OnPlan = Callable[[list[Action]], None]
 
 
 def nobody(_: list[Action]) -> None:
-    """Given plans: none is wanted."""
+    """Ignore a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEnd:
-    """When local search ends, besides the time limit.
+    """Conditions that end local search, besides the time limit.
 
     Attributes:
-        bound_us: where a plan that fits takes no more time.
-        fit_s: after so many seconds, if none fits by then.
-        asked: where this says so; asked between rounds.
+        bound_us: a plan that fits takes no more time than this.
+        fit_s: no plan fits after this many seconds.
+        asked: returns True; called between rounds.
     """
 
     bound_us: float = 0.0
@@ -93,13 +93,14 @@ def improve_locally(
 ) -> tuple[list[Action], LocalStats]:
     """Improve a schedule whose base operations run in base order, on one stream.
 
-    A schedule that does not fit is first made to fit; `actions` of every operation once will do.
-    With one worker the plans found are the same for the same seed, but the time limit decides how
-    many rounds there are; with more, which round ends first matters too.
+    A schedule that does not fit is first made to fit; `actions` may simply run every operation
+    once. With one worker the plans found depend only on the seed, but the time limit decides the
+    number of rounds; with more, the order in which rounds end matters too.
 
     Args:
-        settings: with workers for the rounds at a time, each on one thread; one if not given.
-        on_plan: given each better schedule that fits, as it is found.
+        settings: with the number of workers, each of which solves rounds on one thread; by default
+            one.
+        on_plan: called with each better schedule that fits.
         policy: sizes of parts, and prices.
 
     Returns:
@@ -171,7 +172,7 @@ class _LocalSearch:
         self.excess = held.excess(self.problem.capacity_bytes)
 
     def _merit(self, excess: int, added: float) -> tuple[float, float]:
-        """Less is better. Once the plan fits, it stays so."""
+        """Return the sort key of a plan; less is better. A plan that fits beats all that do not."""
         if not self.excess:
             return (float(excess), added)
         base = self.problem.base_duration_us or 1.0
@@ -188,7 +189,7 @@ class _LocalSearch:
         on_plan: OnPlan,
         stats: LocalStats,
     ) -> None:
-        """Rounds until the deadline, or `until`."""
+        """Run rounds until the deadline, or `until`."""
         base_us = self.problem.base_duration_us
         start = clock.now()
         running: dict[Future[cp_model.CpSolverStatus], _Part] = {}
@@ -223,7 +224,7 @@ class _LocalSearch:
         stats.by_kind = {k.value: (self.rounds[k], self.wins[k]) for k in Neighbourhood}
 
     def _part(self, deadline: float) -> _Part | None:
-        """The next neighbourhood, as a model to solve; None where nothing may be freed."""
+        """Build the next neighbourhood's model; None if nothing can be freed."""
         for _ in range(20):
             kind = self.draw.choices(
                 list(Neighbourhood), [self.gain[k] / self.work[k] for k in Neighbourhood]
@@ -244,12 +245,14 @@ class _LocalSearch:
             workers=1,
             time_limit_s=max(0.05, deadline - clock.now()),
         )
-        solver.parameters.cp_model_presolve = False  # takes longer than such a model does
+        solver.parameters.cp_model_presolve = (
+            False  # presolving takes longer than solving such a model
+        )
         solver.parameters.max_deterministic_time = self.policy.round_work
         return _Part(kind, free, self.plan, model, solver)
 
     def _take(self, part: _Part, status: cp_model.CpSolverStatus) -> bool:
-        """Take over the result of a round if it is better; an equal plan is taken too."""
+        """Take over a round's result if it is no worse; return whether it is better."""
         kind, policy = part.kind, self.policy
         optimal = status == cp_model.OPTIMAL
         improved = status in SOLVED and self._take_plan(part, part.model.plan_of(part.solver))
@@ -273,7 +276,7 @@ class _LocalSearch:
     def _take_plan(self, part: _Part, plan: StageSchedule) -> bool:
         if plan == part.start:
             return False
-        if part.start != self.plan:  # another round was quicker: take its plan with this part
+        if part.start != self.plan:  # another round was quicker: merge this part into its plan
             mine = set(part.model.tensors)
             kept = {(run, t) for run, t in self.plan.back if t not in mine}
             plan = StageSchedule(

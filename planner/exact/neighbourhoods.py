@@ -1,10 +1,10 @@
-"""Which runs of a plan to free: parts that may be better otherwise, small enough to solve.
+"""Choice of the runs of a plan to free: parts that may improve, small enough to solve.
 
-A neighbourhood is a set of operations. What they make may be copied out and in anywhere, and each has
-stages in which it may run again: where
-the plan runs it again now; before base uses that close a gap over a stage that is full with
-everything kept; where an input is there anyway, since a base use or a recompute of the plan needs
-it; and where a reader among the chosen operations may run again.
+A neighbourhood is a set of operations. Their outputs may be copied out and in anywhere, and each
+operation has stages in which it may run again: stages in which the plan runs it again now; before
+base uses that close a gap over a stage that is full with everything kept; stages in which an input
+is present anyway, for a base use or a recompute of the plan; and stages in which a chosen reader
+may run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OVERSHOOT = 1.3
 
 
 class Neighbourhood(StrEnum):
-    """How the operations of a neighbourhood are chosen."""
+    """Ways to choose the operations of a neighbourhood."""
 
     FULL = "full"
     WINDOW = "window"
@@ -38,7 +38,7 @@ class Neighbourhood(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freed:
-    """What a neighbourhood leaves open: runs, and tensors that may be swapped."""
+    """The free part of a neighbourhood: runs, and tensors that may be swapped."""
 
     runs: frozenset[Run]
     tensors: frozenset[int]
@@ -48,7 +48,7 @@ class Freed:
 
 
 class Neighbourhoods:
-    """Neighbourhoods of plans of one problem."""
+    """Chooses neighbourhoods of plans of one problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -71,7 +71,7 @@ class Neighbourhoods:
         spared = [overwritten(problem, m) for m in range(len(problem.ops))]
         for t, tensor in enumerate(problem.tensors):
             for opens, closes in itertools.pairwise((tensor.producer, *tensor.uses)):
-                # let go where it is written over, it makes room for the output
+                # dropped where it is written over, it makes room for the output
                 if tensor.bytes and self._full_between(opens - (t in spared[opens]), closes):
                     self.closings[tensor.producer].append(closes)
         self.candidates = [
@@ -92,8 +92,11 @@ class Neighbourhoods:
         most_stages: int,
         draw: random.Random,
     ) -> Freed:
-        """About `size` runs and tensors, and at most `most_stages` for an operation besides those
-        where it runs again now and those that close its gaps."""
+        """Choose about `size` runs and tensors.
+
+        An operation gets at most `most_stages` stages besides those in which it runs again now and
+        those that close its gaps.
+        """
         if not self.candidates:
             return Freed(runs=frozenset(), tensors=frozenset())
         stages_of: dict[int, list[int]] = {}
@@ -126,7 +129,7 @@ class Neighbourhoods:
         stages_of: dict[int, list[int]],
         draw: random.Random,
     ) -> Iterator[int]:
-        """Operations to free, most wanted first, each once."""
+        """Yield the operations to free, most wanted first, each once."""
         seen: set[int] = set()
         make = {
             Neighbourhood.FULL: self._at_full_stage,
@@ -144,7 +147,7 @@ class Neighbourhoods:
     def _at_full_stage(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Makers of tensors that wait at a full stage, or would."""
+        """Yield producers of tensors that wait at a full stage, or would."""
         stage = self._pick_stage(held, draw)
         waiting = [
             m
@@ -160,7 +163,7 @@ class Neighbourhoods:
                 yield from (m for m in pair if m is not None for m in self.makers[m])
 
     def _pick_stage(self, held: MemoryProfile, draw: random.Random) -> int:
-        """A stage; one over the capacity where there is any, else one that is nearly full."""
+        """Draw a stage: one over the capacity if there is any, else one that is nearly full."""
         peaks = held.stage_peaks
         over = np.maximum(peaks - self.problem.capacity_bytes, 0)
         if over.any():
@@ -170,7 +173,7 @@ class Neighbourhoods:
     def _window(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Operations in base order around one that is a candidate or runs again."""
+        """Yield operations in base order around one that is a candidate or runs again."""
         middle = draw.choice(self.candidates)
         if stages_of and draw.random() < 0.5:
             middle = draw.choice(sorted(stages_of))
@@ -181,7 +184,7 @@ class Neighbourhoods:
     def _connected(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Around one operation, by steps to makers and readers."""
+        """Yield the operations around one, by steps to producers and readers."""
         yield from self._around(self._seed(stages_of, draw), draw)
 
     def _seed(self, stages_of: dict[int, list[int]], draw: random.Random) -> int:
@@ -190,7 +193,7 @@ class Neighbourhoods:
         return draw.choice(self.candidates)
 
     def _around(self, seed: int, draw: random.Random) -> Iterator[int]:
-        """By steps to makers and readers."""
+        """Yield the operations around `seed`, by steps to producers and readers."""
         front, seen = deque([seed]), {seed}
         while front:
             m = front.popleft()
@@ -203,7 +206,7 @@ class Neighbourhoods:
     def _spread(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Around several operations far apart, whose tensors may make room for each other."""
+        """Yield operations around several far-apart ones, whose tensors may make room for each other."""
         around = [
             self._around(self._seed(stages_of, draw), draw) for _ in range(draw.randint(2, 6))
         ]
@@ -218,7 +221,7 @@ class Neighbourhoods:
     def _stages(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """What runs again in some stretch of stages, what it reads, and what may close there."""
+        """Yield operations that run again near some stage, their producers, and gaps' owners there."""
         around = self._pick_stage(held, draw)
         if stages_of and not held.excess(self.problem.capacity_bytes):
             around = draw.choice(stages_of[draw.choice(list(stages_of))])
@@ -247,7 +250,7 @@ class Neighbourhoods:
         most_stages: int,
         draw: random.Random,
     ) -> set[Run]:
-        """The free runs of the chosen operations, readers first."""
+        """Return the free runs of the chosen operations, readers first."""
         inherited: dict[int, set[int]] = {}
         free: set[Run] = set()
         members = set(chosen)
@@ -279,7 +282,7 @@ class Neighbourhoods:
         return free
 
     def _early(self, m: int, last: int, stages_of: dict[int, list[int]]) -> set[int]:
-        """Stages up to `last`, behind a full one, in which an input is needed anyway."""
+        """Return the stages up to `last`, after a full one, in which an input is needed anyway."""
         problem = self.problem
         first = self.full[bisect_left(self.full, m)] if self.full and self.full[-1] >= m else last
         stages: set[int] = set()

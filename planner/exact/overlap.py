@@ -1,18 +1,19 @@
 """The whole of a small problem whose copies run beside the operations.
 
 The runs and gaps are those of `planner.exact.gaps`, all free. Every run has a start and an end;
-copies out and in are intervals of which no two on one engine overlap; and what is held is an interval
-of time too:
+copies out and in are intervals, disjoint on each engine; and memory in use is an interval of time
+too:
 
     a gap in which a tensor is held     from the run that opens it to the run that closes it
     a run that lets its tensor go       while it runs
     a copy in                           from its start to the run that it is for
     a copy out that ends later          from the last run that read the tensor to its end
 
-All of them share the capacity. The schedule lists the actions by their starts. A copy that starts while
-an operation runs is listed before that or behind it: replayed (`planner.simulate.streams`), it starts no
-sooner than what is listed before it is done, and a copy in holds its memory from where it is listed. So
-the solution is a bound, and the better of both schedules an answer.
+All of them share the capacity. The schedule lists the actions by their starts. A copy that starts
+while an operation runs is listed before or after it: in the replay (`planner.simulate.streams`) it
+starts no sooner than the end of the actions listed before it, and a copy in holds its memory from
+its place in the list. The solution is therefore a bound, and the better of both schedules an
+answer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from planner.plan.problem import Action, ActionKind, Problem
 from planner.plan.stages import MemoryProfile, Run, overwritten
 
 TIME_UNITS = 1_000_000
-"""The base duration in whole units of time. Durations are rounded up."""
+"""Number of time units in the base duration. Durations are rounded up."""
 
 Time = cp_model.IntVar | int
 Truth = cmh.Literal | bool
@@ -49,11 +50,11 @@ class _Transfer:
 
 
 class OverlapModel(GapModel):
-    """A schedule in time, the makespan to be minimised.
+    """A schedule in time whose makespan is minimised.
 
     Args:
-        free: runs that may take place besides the base runs; those of the plan among them.
-        starts_us: of runs and copies of the plan, as a hint; see `starts_of`.
+        free: runs that may take place besides the base runs, including those of the plan.
+        starts_us: start times of runs and copies of the plan, as a hint; see `starts_of`.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class OverlapModel(GapModel):
         self.cp.minimize(self.makespan)
 
     def _truth(self, literal: Literal) -> Truth:
-        """A literal as the solver's modelling API has it."""
+        """Convert a literal to the solver's modelling API."""
         if isinstance(literal, bool):
             return literal
         variable = self.cp.get_bool_var_from_proto_index(max(literal, ~literal))
@@ -111,7 +112,7 @@ class OverlapModel(GapModel):
     # -- engines -----------------------------------------------------------------------------
 
     def _runs(self) -> None:
-        """Runs follow each other; one that does not take place takes no time."""
+        """Add the runs, one after the other; a run that does not take place takes no time."""
         order = sorted({*self.held.runs, *self.reruns})
         total: list[cp_model.LinearExprT] = []
         for run in order:
@@ -158,7 +159,7 @@ class OverlapModel(GapModel):
             )
             cp.add(end <= self.start[run]).only_enforce_if(*when)
             cp.add(start >= self._out_end(t)).only_enforce_if(*when)
-            # listed behind the reads of the copy before it, which it would serve otherwise
+            # listed after the reads of the previous copy, which it would serve otherwise
             events = self.events[t]
             k = next(i for i, e in enumerate(events) if e.run == run)
             for event in reversed(events[:k]):
@@ -176,7 +177,7 @@ class OverlapModel(GapModel):
     # -- memory ------------------------------------------------------------------------------
 
     def _use(self, start: Time, end: Time, present: Truth, size: int) -> None:
-        """So many bytes in `[start, end)`, where present."""
+        """Take `size` bytes in `[start, end)`, if present."""
         if present is False or not size:
             return
         length = self.cp.new_int_var(0, self.horizon, "")
@@ -189,7 +190,7 @@ class OverlapModel(GapModel):
         self.bytes.append(size)
 
     def _all(self, *literals: Truth) -> Truth:
-        """A literal that holds where all of these do (and may hold elsewhere)."""
+        """Return a literal that is true if all of these are; it may be true otherwise, too."""
         if any(x is False for x in literals):
             return False
         open_ = [x for x in literals if x is not True]
@@ -201,12 +202,12 @@ class OverlapModel(GapModel):
         return both
 
     def _hold(self, t: int) -> None:
-        """What a tensor takes, gap by gap and run by run."""
+        """Add the memory of a tensor, gap by gap and run by run."""
         problem, events = self.problem, self.events[t]
         tensor = problem.tensors[t]
         if tensor.to_end:
             self._use(self.start[events[0].run], self.horizon, True, tensor.bytes)
-        first: Truth = not tensor.to_end  # the copy of the base run is still the one held
+        first: Truth = not tensor.to_end  # whether the copy of the base run is still the one held
         for k, event in enumerate(events):
             following = events[k + 1].run if k + 1 < len(events) else None
             after = self._truth(event.after)
@@ -215,7 +216,7 @@ class OverlapModel(GapModel):
             over = not event.makes and t in overwritten(problem, event.run[1])
             is_first = k == 0 and tensor.to_end
             if not over and not is_first:
-                # a graph output's first copy is there anyway
+                # a graph output's first copy is present anyway
                 here = event.before if tensor.to_end and not event.makes else True
                 runs = self._truth(event.runs)
                 gone = self._all(runs, self._truth(here), self._truth(negated(event.after)))
@@ -225,7 +226,7 @@ class OverlapModel(GapModel):
                 first = self._all(first, after)
 
     def _while_copied_out(self, t: int, event: Event, first: Truth, over: bool) -> None:
-        """A tensor that is let go stays until it is copied out; it is not made again before."""
+        """Hold a dropped tensor until it is copied out, and produce it again only after that."""
         host, cp = self.outs[t], self.cp
         out_end = self._out_end(t)
         if event.makes and event.run in self.reruns:
@@ -244,8 +245,10 @@ class OverlapModel(GapModel):
         self._use(self.end[event.run], until, let_go, self.problem.tensors[t].bytes)
 
     def start_from_plan(self, solver: cp_model.CpSolver) -> None:
-        """Hint every variable: times for the plan's own decisions. Where `solver` finds none, the
-        hints stay as they are."""
+        """Hint every variable, with times that `solver` finds for the plan's own decisions.
+
+        If it finds none, the hints stay as they are.
+        """
         fixed = self.cp.clone()
         for index, value in enumerate(self.decisions):
             fixed.add(fixed.get_int_var_from_proto_index(index) == value)
@@ -258,8 +261,11 @@ class OverlapModel(GapModel):
     # -- answer ------------------------------------------------------------------------------
 
     def schedules(self, solver: cp_model.CpSolver) -> tuple[list[Action], ...]:
-        """The schedules of a solution, by starts: copies in that start while an operation runs before
-        it, or behind it. Copies out are before it, where they start as soon as they can."""
+        """Return the two schedules of a solution, ordered by starts.
+
+        They list a copy in that starts while an operation runs before or after that operation. They
+        list copies out before it, where they start as soon as possible.
+        """
 
         def holds(literal: Truth) -> bool:
             return literal if isinstance(literal, bool) else solver.boolean_value(literal)
@@ -294,7 +300,7 @@ class OverlapModel(GapModel):
         return listed
 
     def bound_us(self, solver: cp_model.CpSolver) -> float:
-        """No schedule of the model takes less time: what rounding up adds is taken off."""
+        """Return a lower bound on every schedule of the model, less the effect of rounding up."""
         most_actions = len(self.start) + len(self.outs) + len(self.ins)
         return max(0.0, solver.best_objective_bound - most_actions) * self.unit_us
 
@@ -302,8 +308,10 @@ class OverlapModel(GapModel):
 def starts_of(
     problem: Problem, actions: Sequence[Action], start_us: Sequence[float]
 ) -> dict[tuple[ActionKind, int, Run | None], float]:
-    """When each run and copy of a schedule starts, by (kind, target, run; of a copy in, the run that
-    it is for; of a copy out, None)."""
+    """Return the start of each run and copy of a schedule, by (kind, target, run).
+
+    For a copy in, the run is the one that it is for; for a copy out, None.
+    """
     starts: dict[tuple[ActionKind, int, Run | None], float] = {}
     waiting: dict[int, float] = {}
     stage = 0

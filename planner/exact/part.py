@@ -1,19 +1,18 @@
-"""A part of a plan as a 0-1 program: some runs are free, everything else stays as it is.
+"""A part of a plan as a 0-1 program: some runs are free, everything else is fixed.
 
     rerun[r]   a free run takes place
     held[t,k]  tensor t is on the device between its k-th and (k+1)-th event
     in[t,k]    it is copied in just before event k, a run that may read it
     host[t]    it is copied out
 
-The events of a tensor are the runs that make or read it, free ones included. Only tensors that free
-runs touch have events; all others are a number of bytes at each place of the axis, and so is what
-lies between two events: one row for each event bounds the memory,
+The events of a tensor are the runs that make or read it, including free ones. Only tensors that
+free runs touch have events; all others are a number of bytes at each place of the axis, and so is
+the span between two events. One row for each event bounds the memory:
 
-    Σ s_t held[t, gap of t here] + what the event itself makes <= capacity - all others' bytes
-
+    Σ s_t held[t, gap of t here] + bytes of the event itself <= capacity - all others' bytes
     minimise  Σ c_m rerun[r] + Σ in_t in[t,k] + Σ out_t host[t]  (+ a price for excess)
 
-A copy lives from where it is made to its last reader, as the simulator has it: held[t,k] falls only
+A copy lives from where it is made to its last reader, as in the simulator: held[t,k] falls only
 where t is read, and rises only where t is made. The rows are those of the frontier-advancing
 formulation of Jain et al. ("Checkmate", MLSys 2020), over events instead of pairs of stages and
 operations, and with any number of runs.
@@ -42,17 +41,19 @@ from planner.plan.stages import (
 )
 
 COST_UNITS = 10_000_000
-"""The base duration in whole units of the objective."""
+"""Number of objective units in the base duration."""
 
 _PRICE_UNITS = 100
-"""Whole units of the objective for one unit of cost, where prices of bytes are small."""
+"""Objective units per unit of cost, for models in which prices of bytes are small."""
 
 _MAX_WEIGHT = 1 << 40
-"""Of a run, a copy or a step of excess in the objective, which is 64 bits wide: what takes 100,000 times
-the step is not worth telling from what takes more."""
+"""Largest objective weight of a run, a copy or a step of excess; the objective has 64 bits.
+
+Costs beyond 100,000 times the step are not distinguished.
+"""
 
 _EXCESS_STEPS = 100_000
-"""Excess is counted in this fraction of the capacity."""
+"""Number of steps of excess in the capacity."""
 
 _FALSE, _TRUE = -1, -2
 _LEAST, _MOST = -(1 << 62), 1 << 62
@@ -61,14 +62,14 @@ _Terms = list[tuple[Literal, int]]
 
 @dataclass(slots=True)
 class _Excess:
-    """Steps above the capacity at so many stages."""
+    """A variable for steps above the capacity, at a number of stages."""
 
     variable: int
     stages: int
 
 
 class _PartState:
-    """What the tensors of the model take in the current gap of each."""
+    """The bytes of the model's tensors in the current gap of each."""
 
     def __init__(self, sizes: npt.NDArray[np.int64], unit: int) -> None:
         self.sizes = sizes
@@ -77,7 +78,7 @@ class _PartState:
         self.stale = True
 
     def set(self, slot: int, literal: Literal) -> None:
-        """Change what one tensor takes."""
+        """Set whether one tensor is held."""
         if isinstance(literal, bool):
             self.variable[slot] = _TRUE if literal else _FALSE
         else:
@@ -100,11 +101,11 @@ class PartModel(GapModel):
     """The model of one part of a plan.
 
     Args:
-        free: runs to decide on; those of the plan that are not among them stay. No base runs, and
-            only of operations that may run again.
+        free: runs to decide on; the plan's other runs stay. They are recomputes, of operations that
+            may run again.
         tensors: tensors to decide on besides those that free runs touch.
-        price: where the capacity may be exceeded, what that costs: base durations for an excess as
-            large as the capacity, at each stage's fullest moment.
+        price: makes the capacity soft: the cost, in base durations, of an excess as large as the
+            capacity at each stage's fullest moment.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class PartModel(GapModel):
                 e.makes or e.fetched is not False or t in spared for t, e in touching[run]
             )
             until = 2 * place + (2 if plain else 1)
-            if plain or spared or until > done + 1:  # else what the run takes covers the gap
+            if plain or spared or until > done + 1:  # otherwise the run's own row covers the gap
                 self._row(state, (), done, until)
             if not plain:
                 for t, _ in touching[run]:
@@ -174,7 +175,7 @@ class PartModel(GapModel):
         self._row(state, (), done, len(self.axis))
 
     def _at(self, run: Run, events: Iterable[tuple[int, Event]], spared: Collection[int]) -> _Terms:
-        """What the tensors that a run touches take while it runs."""
+        """Return the memory terms of the tensors that a run touches, while it runs."""
         problem = self.problem
         terms: _Terms = []
         for t, event in events:
@@ -195,7 +196,7 @@ class PartModel(GapModel):
     def _row(
         self, state: _PartState, terms: Iterable[tuple[Literal, int]], start: int, end: int
     ) -> None:
-        """Memory in `[start, end)` of the axis, through which nothing changes."""
+        """Add the memory row of `[start, end)` of the axis, within which nothing changes."""
         others = self.axis[start:end]
         if not len(others):
             return
@@ -221,9 +222,11 @@ class PartModel(GapModel):
         self.rows += 1
 
     def _excess(self, start: int, end: int, now: int, most: int) -> int:
-        """Index of the variable for the steps above the capacity in a row: that of its
-        stage, or one of its own for several stages. `now` is how many units
-        the plan has."""
+        """Return the variable for the steps above the capacity in a row.
+
+        It is that of the row's stage, or a new one for several stages. `now` is the plan's number
+        of units.
+        """
         first, last = (self.held.runs[i // 2][0] for i in (start, end - 1))
         excess = self.excess_at.get(first) if first == last else None
         if excess is None:
@@ -251,9 +254,9 @@ class PartModel(GapModel):
         self.terms = len(costs)
         self.fixed_units = fixed
         self.cost: dict[int, int] = {}  # by variable
-        self.cost_units = 0  # of none
+        self.cost_units = 0  # of no variable
         for x, us in costs:
-            # rounded down, so that the bound holds
+            # rounded down, to keep the bound valid
             weight = min(math.floor(us * unit), _MAX_WEIGHT)
             if x < 0:  # 1 - variable
                 x, weight, self.cost_units = ~x, -weight, self.cost_units + weight
@@ -271,9 +274,12 @@ class PartModel(GapModel):
         objective.offset = scale * self.cost_units
 
     def add_latest(self) -> None:
-        """Leave out plans in which a run could as well take place a stage later: nothing in its
-        stage reads what it makes, and all that it reads is still there then (`latest`). Some optimum
-        is left, provided that every later stage of a free run that serves anybody is free too."""
+        """Exclude plans in which a run could as well take place a stage later.
+
+        That is so if nothing in its stage reads its outputs, and all of its inputs are still
+        present then (`latest`). Some optimum remains, provided that every later stage of a useful
+        free run is free too.
+        """
         before = {(e.run, t): e.before for t, events in self.events.items() for e in events}
         for (q, m), runs in self.reruns.items():
             inputs = self.problem.ops[m].inputs
@@ -288,8 +294,10 @@ class PartModel(GapModel):
             self._clause(negated(runs), *read, *gone)
 
     def add_bound(self, bound_us: float) -> None:
-        """State a proven bound on the time of any plan, where everything is free; every cost is
-        rounded down by less than a unit."""
+        """Add a proven bound on the time of any plan, for a model in which everything is free.
+
+        Every cost is rounded down by less than a unit.
+        """
         added = (bound_us - self.problem.base_duration_us) / self.problem.base_duration_us
         units = int(added * COST_UNITS) - self.terms - self.fixed_units
         if units > 0:
@@ -299,12 +307,12 @@ class PartModel(GapModel):
             row.domain.extend([units - self.cost_units, _MOST])
 
     def bound_us(self, solver: cp_model.CpSolver) -> float:
-        """No solution takes less time than this."""
+        """Return a lower bound on the time of every solution."""
         units = max(0.0, solver.best_objective_bound) + self.fixed_units
         return self.problem.base_duration_us * (1 + units / COST_UNITS)
 
     def plan_of(self, solver: cp_model.CpSolver) -> StageSchedule:
-        """The plan of a solution."""
+        """Return the plan of a solution."""
 
         values = list(solver.response_proto.solution)
 

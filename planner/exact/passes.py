@@ -1,8 +1,9 @@
-"""Several passes of second runs between two base operations, for models that know of one.
+"""Several passes of recomputes between two base operations, for models that allow one.
 
-A stage runs its second runs by index, each once. A plan that was annealed, or made for little memory,
-may run them in another order there, or one of them twice; run by index, it would hold more. So an
-operation that does nothing and takes no time goes between two passes, and each pass is a stage.
+A stage runs its recomputes by index, each once. An annealed plan, or one made for little memory,
+may run them in another order, or one of them twice; run by index, it would hold more. An operation
+that does nothing and takes no time therefore goes between two passes, and each pass becomes a
+stage.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _PAUSE = PlanOp(name="", duration_us=0.0, inputs=(), outputs=(), recomputable=Fa
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A plan whose passes are stages of their own.
+    """A plan whose passes are separate stages.
 
     Attributes:
-        problem: the one that was given, with an operation that does nothing before each pass but the
+        problem: the given problem, with an operation that does nothing before each pass but the
             first of a stage.
         actions: the plan, as one of `problem`.
-        place: index in `problem` of each operation that was given.
+        place: index in `problem` of each given operation.
     """
 
     problem: Problem
@@ -31,7 +32,7 @@ class Parted:
     place: tuple[OpIndex, ...]
 
     def as_given(self, actions: Sequence[Action]) -> list[Action]:
-        """A plan of `problem`, as one of the problem that was given."""
+        """Convert a plan of `problem` to one of the given problem."""
         own: dict[int, int] = {place: m for m, place in enumerate(self.place)}
         return [
             replace(action, target=own[action.target]) if action.kind is ActionKind.RUN else action
@@ -41,7 +42,7 @@ class Parted:
 
 
 def parted(problem: Problem, actions: Sequence[Action]) -> Parted:
-    """A plan and its problem, the passes parted. Where first runs are not in base order, nothing is."""
+    """Split a plan, and its problem, at its passes; unchanged if first runs are not in base order."""
     place: list[OpIndex] = []
     ops: list[PlanOp] = []
     found: list[Action] = []

@@ -1,4 +1,4 @@
-"""The numbers of the exact engine."""
+"""The numeric parameters of the exact engine."""
 
 from __future__ import annotations
 
@@ -7,36 +7,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactPolicy:
-    """Every number of the exact engine where copies and operations share one stream.
+    """All parameters of the exact engine for copies and operations on one stream.
 
-    A *part* is what is solved in one round of local search, the *whole* every run that may be in a
-    better plan. A *price* is what bytes above the capacity cost: base durations for an excess as large
-    as the capacity.
+    A *part* is solved in one round of local search; the *whole* frees every run that a better plan
+    may contain. A *price* is the cost of bytes above the capacity: base durations for an excess as
+    large as the capacity.
 
     Attributes:
-        whole_ops, whole_runs: operations, and free runs, of the whole; with more, only parts are solved.
-        at_once_runs: up to so many free runs the whole is solved at once: it is as quick as parts.
-        whole_s: seconds; the solver of the whole gets no less.
-        parts_share: of the time, where the whole may be solved too.
+        whole_ops, whole_runs: limits of operations, and of free runs, for solving the whole; beyond
+            them, only parts are solved.
+        at_once_runs: with at most this many free runs the whole is solved at once: it is as quick
+            as parts.
+        whole_s: seconds at least for solving the whole.
+        parts_share: share of the time for parts, if the whole may be solved too.
         fit_share: the same, from a plan that does not fit.
-        price_share: of that: where it does not fit by then, it is made to fit step by step.
-        descent_share, descent_before_whole_share: of what is left, for that: the latter where the whole
-            may be solved too.
-        descent_step: by how much the capacity is lowered each time, as a share of the peak.
-        descent_rounds: parts that are solved at one capacity, after which the descent begins anew from a
-            plan farther up.
-        spell_s: seconds; how long a plan descends before it is asked whether that helps.
-        spell_gain: by how much, as a share of its peak, it must have got lower to be gone on with.
-        far_start: a plan whose peak is still so much above the best, as a share, is given up.
-        max_misses: spells that may pass without a better plan.
-        part_runs, min_part_runs, max_part_runs: free runs of a part: at first, at least, and at most.
-        part_stages: stages in which an operation may be freed besides those of its own; one of these
-            numbers is drawn for each part.
+        price_share: share of that for the price: a plan that does not fit by then is made to fit
+            step by step.
+        descent_share, descent_before_whole_share: shares of the remaining time for the descent; the
+            latter if the whole may be solved too.
+        descent_step: reduction of the capacity at each step, as a share of the peak.
+        descent_rounds: parts to solve at one capacity, after which the descent restarts from an
+            earlier plan.
+        spell_s: seconds that a plan descends before its gain is checked.
+        spell_gain: least gain, as a share of its peak, with which its descent continues.
+        far_start: a plan is given up if its peak is still above the best by this share.
+        max_misses: spells without a better plan, after which the descents end.
+        part_runs, min_part_runs, max_part_runs: free runs of a part: initial number, minimum, and
+            maximum.
+        part_stages: numbers of further stages in which an operation may be freed; one is drawn for
+            each part.
         round_work: deterministic time of one round, in the solver's units: 0.12 is a second or two.
         first_price_factor: the first price, in base durations for the whole excess of the first plan.
-        price_factor: by which the price rises each round; twofold after `price_patience` rounds in which
-            nothing helped.
-        max_price: where it ends.
+        price_factor: rise of the price each round; twofold after `price_patience` rounds without an
+            improvement.
+        max_price: limit of the price.
     """
 
     whole_ops: int = 600
@@ -66,4 +70,4 @@ class ExactPolicy:
 
 
 EXACT = ExactPolicy()
-"""Until another is given; measured by `reports/solver.md`."""
+"""The default policy; measured by `reports/solver.md`."""

@@ -1,4 +1,4 @@
-"""The solver, set up and run so that Ctrl-C ends it."""
+"""Set the CP-SAT solver up, and run it so that Ctrl-C ends it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ SOLVED = (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
 def new_solver(*, seed: int, workers: int | None, time_limit_s: float) -> cp_model.CpSolver:
-    """A solver for models whose LP relaxation is what proves them. The solver's own handler of Ctrl-C
-    would end the search and carry on with what was found, so it is off."""
+    """Make a solver for models whose LP relaxation proves them.
+
+    The solver's own handler of Ctrl-C is off: it would end the search and carry on with its result.
+    """
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.linearization_level = 2
@@ -32,7 +34,7 @@ def new_solver(*, seed: int, workers: int | None, time_limit_s: float) -> cp_mod
 def solve_interruptibly(
     solver: cp_model.CpSolver, model: cp_model.CpModel
 ) -> cp_model.CpSolverStatus:
-    """Solve on a thread of its own, so that Ctrl-C reaches Python at once."""
+    """Solve on a separate thread, so that Ctrl-C reaches Python at once."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         future = pool.submit(solver.solve, model)
         try:

@@ -1,10 +1,9 @@
-"""What a run asks of the arena, node by node, as flat arrays for compiled code.
+"""The requests of a run to the arena, node by node, as flat arrays for compiled code.
 
-The nodes of the rewritten graph come in units: an action of the schedule, with the nodes that were
-added for it. Units change places as wholes, and only so that every node reads what it read before.
-
-Ragged lists are flat with offsets: the events of unit u are those from `event_at[u]` to
-`event_at[u + 1]`, and the units that must run before it `before[before_at[u]:before_at[u + 1]]`.
+The nodes of the rewritten graph come in units: an action of the schedule, with the nodes added for
+it. Units change places as wholes, and only if every node still reads the same values. Ragged lists
+are flat with offsets: the events of unit u are those from `event_at[u]` to `event_at[u + 1]`, and
+the units that must run before it are `before[before_at[u]:before_at[u + 1]]`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from planner.targets import HOST, Target
 Longs = npt.NDArray[np.int64]
 
 TAKE, SCRATCH, RETURN, READ = range(4)
-"""A buffer is taken; a temporary one is; all temporary ones are returned; a buffer is read."""
+"""Events: a buffer or a temporary one is taken, all temporary ones are returned, a buffer is read."""
 
 _NONE = Workspace()
 
@@ -38,10 +37,9 @@ class Demands(NamedTuple):
     """A run in units. Sizes in bytes, rounded up as the arena does.
 
     Attributes:
-        event, subject: what happens, and to which buffer, or (SCRATCH) of which size.
+        event, subject: kind of each event, and its buffer or (SCRATCH) its size.
         size: by buffer.
-        readers: by buffer: how often it is read; it is freed with the last, and never where there is
-            none.
+        readers: by buffer: number of its reads; it is freed with the last, and never without any.
         reserved: taken before the first run, for good; `fed`: at the start of each run, until its end.
         before_at, before, after_at, after: units that must stay before a unit, and behind it.
     """
@@ -60,12 +58,12 @@ class Demands(NamedTuple):
 
     @property
     def are_in_order(self) -> bool:
-        """Whether every unit is behind those that must run before it."""
+        """Whether every unit comes after those that must run before it."""
         return bool(np.all(np.repeat(np.arange(self.units), np.diff(self.before_at)) > self.before))
 
     @property
     def units(self) -> int:
-        """How many there are."""
+        """The number of units."""
         return len(self.event_at) - 1
 
 
@@ -76,14 +74,14 @@ def demands_of(
     like: Mapping[str, str],
     target: Target = HOST,
 ) -> Demands:
-    """What running `graph` in `order` asks of the arena.
+    """Return the requests that running `graph` in `order` makes to the arena.
 
     Args:
         graph: of the rewritten model.
         order: its planned order, in which the nodes of a unit follow each other.
         unit_of: the unit of each node; units are counted from 0 in their order.
-        like: for each added value, the value of the original that it is a copy of.
-        target: whose arena it is.
+        like: for each added value, the value of the original that it copies.
+        target: the target with the arena.
     """
     demand = capped_demand(graph, order, target)
     kind = demand.placement.kind
@@ -132,10 +130,10 @@ def demands_of(
 
 
 def demands_of_plan(problem: Problem, plan: Candidate) -> Demands:
-    """What a plan that was not lowered yet asks of the arena, about: what pins its order is missing, and
-    what is written in place takes a buffer of its own, of the same size, as the other is returned.
+    """Estimate the requests of a plan that is not lowered yet.
 
-    Its units are the actions, in an order that nothing but the plan's own is compared with.
+    Pins are missing, and an output written in place takes a new buffer of the same size as the
+    other is returned. Units are the actions; their order is compared only with the plan's own.
     """
     steps = len(plan.actions)
     happens_in: list[list[tuple[int, int]]] = [[] for _ in range(steps)]
@@ -175,7 +173,7 @@ def demands_of_plan(problem: Problem, plan: Candidate) -> Demands:
 def units_of(
     graph: TrainingGraph, order: Sequence[OpId], action_nodes: Sequence[str]
 ) -> dict[OpId, int]:
-    """The unit of each node: that of the next action in `order`; an anchor's is that of the last.
+    """Return the unit of each node: the next action's in `order`; an anchor belongs to the previous one.
 
     Args:
         action_nodes: the name of each action's node, in their order.
@@ -205,7 +203,7 @@ def _precedences(
     like: Mapping[str, str],
     buffer: Mapping[TensorId, TensorId],
 ) -> set[tuple[int, int]]:
-    """Pairs of units of which the first must stay before the second."""
+    """Return pairs of units of which the first must stay before the second."""
     place = {op: i for i, op in enumerate(order)}
     pairs = [
         (t.producer, reader)
@@ -215,7 +213,7 @@ def _precedences(
     ]
     drawn = [op for op in order if graph.operations[op].effect in SHARED_GENERATOR]
     pairs += itertools.pairwise(drawn)
-    # what writes in place is the last to read what it writes over
+    # a node that writes in place must be the last reader of that buffer
     touches: dict[TensorId, list[OpId]] = {}
     for op in order:
         operation = graph.operations[op]
@@ -244,7 +242,7 @@ def _producer(tensor: Tensor) -> OpId:
 
 
 def _lists(pairs: Iterable[tuple[int, int]], units: int) -> tuple[Longs, Longs]:
-    """For each first of a pair, the seconds, flat with offsets."""
+    """Return the second units of each first one, flat with offsets."""
     ordered = sorted(pairs)
     count = np.bincount(np.array([a for a, _ in ordered], dtype=np.int64), minlength=units)
     return np.concatenate(([0], np.cumsum(count))).astype(np.int64), _longs(b for _, b in ordered)

@@ -1,9 +1,8 @@
-"""An order that fewer nodes have to pin: ONNX Runtime is let run as it would, where the arena has room
-for that.
+"""Find an order with fewer pins, by letting ONNX Runtime choose its own order where the arena has room.
 
-Nodes that pin an order (`planner.lower.order.anchors`) are there to keep all of it. Most of what they
-keep matters to nobody: it is tried, for as many at once as possible, whether the order that comes of
-leaving them out does as well.
+Nodes that pin an order (`planner.lower.order.anchors`) keep all of it, but most of it does not
+matter. The search drops as many of them at once as possible, and checks whether the resulting order
+is as good.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from planner.graph.schedule import parents_of
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedFile:
-    """The nodes of a file, known by their place in it.
+    """The nodes of a file, identified by their place in it.
 
     Attributes:
-        parents: for each node, those whose outputs it reads.
-        order: in which the default session runs them all.
-        pins: nodes that nobody reads, and that the file can do without; what each reads is read by
-            others too.
+        parents: for each node, the nodes whose outputs it reads.
+        order: order in which the default session runs all of them.
+        pins: nodes without readers that the file can do without; each one's input has other
+            readers.
     """
 
     parents: Sequence[Sequence[int]]
@@ -38,7 +37,7 @@ class PinnedFile:
     pins: Sequence[int]
 
     def order_without(self, dropped: frozenset[int]) -> list[int]:
-        """The order of the file without some of the pins; these stand behind what they read.
+        """Return the order of the file without some of the pins; these follow their inputs' producers.
 
         The same as `planner.graph.schedule.reverse_dfs_order`, which takes twenty times as long.
         """
@@ -69,8 +68,10 @@ class PinnedFile:
 
 
 def pinned_file(graph: TrainingGraph, order: Sequence[OpId]) -> PinnedFile:
-    """A rewritten model's file, whose anchors are its pins, but for those that something else comes of:
-    that are read, or the only readers of what they read."""
+    """Describe a rewritten model's file, with its anchors as pins.
+
+    Anchors with an effect are no pins: those with readers, and sole readers of their input.
+    """
     tensors, operations = graph.tensors, graph.operations
 
     def may_go(op: Operation) -> bool:
@@ -91,13 +92,16 @@ def looser_order(
     *,
     time_limit_s: float,
 ) -> tuple[list[int], int]:
-    """(an order that needs fewer of the pins, with these behind what they read; how many it needs less).
+    """Find an order that needs fewer pins.
+
+    Returns the order, with the dropped pins behind their inputs' producers, and their number.
 
     Args:
         demands: with a unit for each node, in `file.order`.
-        cap_bytes: of the arena, which has room for the order as it is; None: no more bytes may be in
-            use than as it is.
-        cost_us: what an order costs, of which so many pins are left: each step has to cost less.
+        cap_bytes: of the arena, which has room for the given order; None: the most bytes in use may
+            not rise.
+        cost_us: returns the cost of an order, given its remaining number of pins; each step has to
+            lower it.
     """
     deadline = clock.now() + time_limit_s
     judge = _Judge(demands, file.order, cap_bytes)
@@ -120,7 +124,7 @@ def looser_order(
 
 
 class _Judge:
-    """Whether an order does as well as the one that demands are of."""
+    """Tells whether an order is as good as the one that the demands describe."""
 
     def __init__(self, demands: Demands, order: Sequence[int], cap_bytes: int | None) -> None:
         units = demands.units
@@ -133,14 +137,16 @@ class _Judge:
         if cap_bytes is None:
             most = most_in_use(demands, as_it_is)
             self.limits = ReplayLimits(UNLIMITED, UNLIMITED, most)
-        else:  # other first regions hardly ever have room where this one has none
+        else:  # other first regions hardly ever have room if this one has none
             first = first_region(demands, cap_bytes) or cap_bytes
             self.limits = ReplayLimits(cap_bytes, first, UNLIMITED)
         self.first = np.array([self.limits.first_bytes], dtype=np.int64)
 
     def is_good(self, order: Sequence[int], dropped: frozenset[int]) -> bool:
-        """Whether every node reads what it read before, and there is room for two runs without those
-        that are dropped."""
+        """Tell whether an order is valid and has room for two runs, without the dropped nodes.
+
+        It is valid if every node reads the same values.
+        """
         demands = self.demands
         units = self.unit_of[np.array([node for node in order if node not in dropped])]
         place = np.full(demands.units, -1, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""The replay of the arena, and moves that let more of an order run in it: `planner/native/search`.
+"""Replay of the arena, and moves that make more of an order fit in it: `planner/native/search`.
 
-The arena is that of `planner.runtime.memory.bfc`, as it is under a cap: regions double from a first one
-and never merge, and every chunk is split. A test compares the two.
+The arena is that of `planner.runtime.memory.bfc` under a cap: regions double from a first one and
+never merge, and every chunk is split. A test compares the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNLIMITED = 1 << 60
 
 
 class ReplayLimits(NamedTuple):
-    """What an order must keep: the arena's bytes, its first region's, and the most bytes in use."""
+    """Limits for an order: the arena's bytes, its first region's, and the most bytes in use."""
 
     arena_bytes: int
     first_bytes: int
@@ -28,13 +28,12 @@ class ReplayLimits(NamedTuple):
 
 
 def rooms(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs) -> Longs:
-    """For each of these first regions, how many units of `order`, from the first on, the arena has room
-    for in each of two runs that follow each other."""
+    """Return, for each first region, the number of units of `order` that fit in each of two runs."""
     return _reached(demands, order, limits, firsts)[:, 0]
 
 
 def most_in_use(demands: Demands, order: Longs) -> int:
-    """The most bytes that a run of `order` has in use, whatever the arena."""
+    """Return the most bytes that a run of `order` has in use, whatever the arena."""
     anything = ReplayLimits(UNLIMITED, 0, UNLIMITED)
     return int(_reached(demands, order, anything, _longs((UNLIMITED,)))[0, 2])
 
@@ -47,15 +46,15 @@ def climb(
     tries: int,
     rng: np.random.Generator,
 ) -> int:
-    """Move units near the first one that there is no room for; returns how many there is room for.
+    """Move units near the first one that does not fit; return the number of units that fit.
 
-    A move is kept unless there is room for fewer then, or for as many with more bytes missing.
+    A move is kept unless fewer units fit afterwards, or equally many with more bytes missing.
 
     Args:
-        order: of units; changed.
-        spans: how far before that one units are moved, and how far they move, at most; each of them
-            is as likely.
-        tries: how many moves.
+        order: of units; changed in place.
+        spans: the largest distances before that unit at which units are moved, and that they move;
+            equally likely.
+        tries: number of moves.
     """
     assert order.dtype == np.int64
     distances = _longs(spans)
@@ -71,7 +70,7 @@ def climb(
 
 
 def _reached(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs) -> Longs:
-    """A row for each first region: units, bytes missing in one piece, the most bytes in use."""
+    """Return a row for each first region: units, bytes missing in one piece, the most bytes in use."""
     order, firsts = _longs(order), _longs(firsts)
     clock.spend(clock.FITTED_S * len(order) * len(firsts))
     found = np.zeros((len(firsts), 3), dtype=np.int64)

@@ -1,10 +1,10 @@
-"""Looking for an order of a schedule's actions that ONNX Runtime's arena has room for.
+"""Search for an order of a schedule's actions that ONNX Runtime's arena has room for.
 
-The same actions in another order take the same time and need about the same bytes, but the arena
-breaks up in another way (fragmentation). Best fit is chaotic: one move changes where everything
-behind it lies. So an order is mended from its beginning on: units near the first one that there is no
-room for are moved until there is, and what runs before stays as it is. Most searches that succeed do
-so soon, and the rest hardly ever; one that is stuck begins anew, with another first region.
+The same actions in another order take the same time and need about the same bytes, but fragment the
+arena differently. Best fit is chaotic: one move changes the addresses of everything behind it. The
+search therefore mends an order from its beginning: it moves units near the first one that does not
+fit until it does, and keeps the order before them. Most searches that succeed do so soon, and the
+rest hardly ever; a stuck search restarts with another first region.
 """
 
 from __future__ import annotations
@@ -27,27 +27,37 @@ from planner.runtime.memory.bfc import ROUNDING, round_up
 _SPANS = (4, 16, 64)
 
 _TRIES = 64
-"""Moves between two looks at the clock."""
+"""Moves between two checks of the clock."""
 
 _LANES = 4
-"""Searches side by side, in step: what they find is the same on any number of cores, whichever of
-them is quicker, as long as time is not out."""
+"""Number of searches side by side, in step.
+
+Their result is the same on any number of cores, as long as time is not out.
+"""
 
 _MOST_STEPS = 100
-"""Looks at the clock in each of them, after which the search is over: on small graphs before time is,
-so that there, too, what is found does not depend on how busy the machine is."""
+"""Checks of the clock in each search, after which it ends.
+
+On small graphs this comes before the time limit, and the result then does not depend on the load of
+the machine.
+"""
 
 _STUCK = 512
-"""Moves that help nothing, after which a search begins anew."""
+"""Moves without an improvement, after which a search restarts."""
 
 _HOPELESS, _HOPELESS_LARGE, _LARGE = 1.06, 1.03, 1_000
-"""No search is begun where the order as it is needs so many times the arena, or so many with that many
-units: none was seen to succeed."""
+"""Largest need with which a search starts, as a multiple of the arena.
+
+The second is for graphs of at least `_LARGE` units. No search was seen to succeed beyond it.
+"""
 
 
 class _Nearness(NamedTuple):
-    """How exactly the least arena is looked for: one of `stride` first regions is tried, down to a
-    `share` of the arena, until the `deadline`: after it, what was found so far, too little as a rule."""
+    """Accuracy of the search for the least arena.
+
+    It tries one in `stride` first regions, down to a `share` of the arena, until the `deadline`;
+    after that the result is usually too low.
+    """
 
     stride: int
     share: float
@@ -55,19 +65,19 @@ class _Nearness(NamedTuple):
 
 
 _ROUGHLY, _EXACTLY = (4, 0.01), (1, 0.004)
-"""Stride and share where a rough answer will do, and where not."""
+"""Stride and share for a rough and for an exact answer."""
 
 _NEED_S = 5.0  # for a rough answer: with very many units one replay takes seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
-        order: units in an order in which two runs fit into the arena; None where none was found.
-        need: of the order as it was: how many times the arena it needs; a guess where nodes of one
-            unit are apart, so that units have no order as wholes.
+        order: units in an order in which two runs fit into the arena; None if none was found.
+        need: arena that the given order needs, as a multiple; a guess if nodes of one unit are
+            apart, and units have no order as wholes.
     """
 
     order: tuple[int, ...] | None
@@ -83,13 +93,13 @@ def fit(
     seed: int = 0,
     workers: int | None = None,
 ) -> Fit:
-    """Look for an order of units in which two runs fit into an arena of `cap_bytes`.
+    """Search for an order of units in which two runs fit into an arena of `cap_bytes`.
 
     Args:
-        more_in_use_bytes: by which the most bytes in use may exceed that of the order as it is.
-        workers: threads; None for one on each core.
+        more_in_use_bytes: the excess allowed over the most bytes in use of the given order.
+        workers: threads; None for one per core.
     """
-    if not demands.are_in_order:  # an arena cannot be told to run what is not there yet
+    if not demands.are_in_order:  # the replay requires that inputs are made before they are read
         return Fit(order=None, need=_HOPELESS)
     deadline = clock.now() + time_limit_s
     plain = np.arange(demands.units, dtype=np.int64)
@@ -119,7 +129,7 @@ def fit(
 
 
 def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
-    """About how many times `cap_bytes` an arena needs, for the order as it is.
+    """Estimate the arena that the given order needs, as a multiple of `cap_bytes`.
 
     Args:
         cap_bytes: None for the most bytes in use.
@@ -135,17 +145,18 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
 
 
 def first_region(demands: Demands, cap_bytes: int, sizes: Sequence[int] = ()) -> int | None:
-    """The first of the first regions with which two runs fit into an arena of `cap_bytes`; None where
-    there is none. `planner.runtime.memory.arena.first_region`, compiled.
+    """Return the first of the first regions with which two runs fit into an arena of `cap_bytes`.
+
+    None if there is none. It is `planner.runtime.memory.arena.first_region`, compiled.
 
     Args:
         demands: with a unit for each node.
-        sizes: to try; none given, those of `region_sizes`.
+        sizes: to try; by default those of `region_sizes`.
     """
     order = np.arange(demands.units, dtype=np.int64)
     firsts = np.array(sizes or region_sizes(cap_bytes, demands.units), dtype=np.int64)
     if most_in_use(demands, order) > cap_bytes:
-        return None  # whatever the regions
+        return None  # for any regions
     for i, size in enumerate(firsts):
         (ran,) = rooms(demands, order, ReplayLimits(cap_bytes, 0, UNLIMITED), firsts[i : i + 1])
         if ran == demands.units:
@@ -154,18 +165,18 @@ def first_region(demands: Demands, cap_bytes: int, sizes: Sequence[int] = ()) ->
 
 
 def _firsts(demands: Demands, order: Longs, limits: ReplayLimits) -> tuple[Longs, Longs]:
-    """(first regions; for how many units of `order` there is room with each)."""
+    """Return the first regions, and the number of units of `order` that fit with each."""
     firsts = np.array(region_sizes(limits.arena_bytes, len(demands.event)), dtype=np.int64)
     return firsts, rooms(demands, order, limits, firsts)
 
 
 def _least_arena(demands: Demands, order: Longs, least: int, near: _Nearness) -> int:
-    """About the least bytes, from `least` on, of an arena in which two runs of `order` fit."""
+    """Estimate the least bytes, from `least` on, of an arena in which two runs of `order` fit."""
 
     def is_late() -> bool:
         return clock.now() > near.deadline
 
-    good = 0  # what did for one arena often does for the next
+    good = 0  # the first region that sufficed for one arena often does for the next
 
     def fits(cap_bytes: int) -> bool:
         nonlocal good
@@ -192,7 +203,7 @@ def _least_arena(demands: Demands, order: Longs, least: int, near: _Nearness) ->
 
 
 class _Lane:
-    """A search of its own, with one after the other of these limits."""
+    """An independent search, through these limits in turn."""
 
     def __init__(
         self, demands: Demands, limits: Sequence[ReplayLimits], seed: tuple[int, int]
@@ -208,7 +219,7 @@ class _Lane:
         self.most, self.idle = -1, 0
 
     def step(self) -> tuple[int, ...] | None:
-        """Try some moves; the order if there is room for all of it now."""
+        """Try some moves; return the order if all of it fits now."""
         if self.idle >= _STUCK:
             self._begin()
         ran = climb(self.demands, self.order, self.tried, _SPANS, _TRIES, self.rng)

@@ -1,4 +1,4 @@
-"""From an ONNX model to a `TrainingGraph`."""
+"""Build a `TrainingGraph` from an ONNX model."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def build_graph(
     unsized: AbstractSet[str] = frozenset(),
     placement: Placement | None = None,
 ) -> TrainingGraph:
-    """Operations, tensors, aliases, effects and categories of a checked model.
+    """Build the graph of a checked model: operations, tensors, aliases, effects and categories.
 
     Args:
-        model: functions inlined, node names unique (`planner.onnxio.names`). A node with bodies is one
-            operation, which reads what they capture.
+        model: functions inlined, node names unique (`planner.onnxio.names`). A node with bodies
+            becomes one operation that also reads the values its bodies capture.
         types: element type and static shape of every value.
-        unsized: values whose shape ONNX Runtime learns only as it runs.
-        placement: where each node runs; None where there is one memory. What crosses between the
-            CPU and the device does so by `MemcpyToHost` and `MemcpyFromHost` nodes of the model.
+        unsized: values whose shape ONNX Runtime learns only at run time.
+        placement: the provider of each node; None on a target with one memory. Values cross between
+            the CPU and the device through `MemcpyToHost` and `MemcpyFromHost` nodes of the model.
     """
     return _GraphBuilder(model, types, unsized, placement).build()
 
@@ -117,7 +117,7 @@ class _GraphBuilder:
         )
 
     def _buffers(self, outputs: set[str]) -> dict[str, str]:
-        """Name of the value that owns each value's storage."""
+        """Map each value to the value that owns its storage."""
         owner = {name: name for name in self.ids}
         for node in self.nodes:
             source = self._view_source(node, outputs)
@@ -133,9 +133,13 @@ class _GraphBuilder:
     def _check_written(
         self, consumers: Mapping[str, list[OpId]], buffers: Mapping[str, str]
     ) -> None:
-        """A buffer that a kernel writes over may have no other reader: its order to them is not in the
-        graph. Who reads its shape alone is none; nor is a node of planner's, nor who writes over it, too,
-        unless what it leaves there is used: it builds on what the other one left."""
+        """Raise ModelError if a buffer that a kernel writes over has another reader.
+
+        The graph does not fix the order of the two. Three readers are harmless: a node that reads
+        the shape alone, a node that planner added, and another node that writes over the same
+        buffer, unless the graph uses the state that it leaves, because it then builds on the first
+        node's state.
+        """
         written: dict[str, tuple[OpId, str]] = {}
         for index, node in enumerate(self.nodes):
             for name in self._written_by(node):
@@ -157,13 +161,13 @@ class _GraphBuilder:
                 )
 
     def _written_by(self, node: ir.Node) -> list[str]:
-        """Names of the inputs that a node's kernel writes over."""
+        """Return the names of the inputs that a node's kernel writes over."""
         places = rules.written_inputs(node.op_type, node.domain, self._training(node))
         found = (node.inputs[place] for place in places if place < len(node.inputs))
         return [str(value.name) for value in found if value is not None and value.name]
 
     def _reads_elements(self, node: ir.Node, name: str) -> bool:
-        """Whether what a node computes depends on the elements of a value."""
+        """Tell whether a node's results depend on the elements of a value."""
         if node.op_type in ("Shape", "Size") or PLANNER_ATTRIBUTE in node.attributes:
             return False
         state = rules.state_inputs(node.op_type, node.domain, self._training(node))
@@ -189,7 +193,7 @@ class _GraphBuilder:
             if node.op_type in rules.LEFT_ON_HOST or node.name in self.on_cpu:
                 host.update(names)
             elif node.op_type != "MemcpyFromHost":
-                # a kernel of the device that leaves its result on the host, as Shape does
+                # a device kernel that leaves its result on the host, like Shape
                 host.update(n for n in names if any(self._is_on_cpu(c) for c in consumers[n]))
         for value in (*self.graph.inputs, *self.graph.initializers.values()):
             name = str(value.name)
@@ -213,7 +217,7 @@ class _GraphBuilder:
     ) -> dict[str, Category]:
         inputs = [str(v.name) for v in self.graph.inputs]
         categories = input_categories(inputs, [str(v.name) for v in self.graph.outputs])
-        # where the parameters are graph inputs, an initializer is a constant
+        # if the parameters are graph inputs, an initializer is a constant
         weights_are_inputs = Category.PARAMETER in categories.values()
         for name in self.graph.initializers:
             kind = self.types[name]
@@ -223,7 +227,7 @@ class _GraphBuilder:
                 categories[name] = default
         forward = self._forward_ops(consumers, producer)
         input_names = set(inputs)
-        # a view's reader reads the buffer behind it
+        # reading a view reads the buffer behind it
         late = {
             buffers[name]
             for name, readers in consumers.items()
@@ -250,7 +254,7 @@ class _GraphBuilder:
     def _forward_ops(
         self, consumers: Mapping[str, list[OpId]], producer: Mapping[str, OpId]
     ) -> set[OpId]:
-        """Ancestors of the loss: the output named so, else the first floating-point scalar."""
+        """Return the loss's ancestors: of the output named "loss", else of the first float scalar."""
         names = [str(v.name) for v in self.graph.outputs]
         types = [self.types[name] for name in names]
         roots = loss_among(
@@ -304,7 +308,10 @@ class _GraphBuilder:
         )
 
     def _scratch(self, node: ir.Node, training: bool) -> tuple[TensorId, ...]:
-        """State inputs, where each can be replaced: a constant's copy would be folded back."""
+        """Return the state inputs if all can be replaced; none if one is an initializer.
+
+        ONNX Runtime would fold the copy of a constant back into the constant.
+        """
         found: list[TensorId] = []
         for index in rules.state_inputs(node.op_type, node.domain, training):
             value = node.inputs[index] if index < len(node.inputs) else None
@@ -340,15 +347,20 @@ class _GraphBuilder:
         return tuple(pairs)
 
     def _reads_once(self, node: ir.Node, tensors: tuple[Tensor, ...], root: Tensor) -> bool:
-        """Whether one input alone is in a buffer: ONNX Runtime counts uses of it, not nodes
-        (core/framework/allocation_planner.cc, `FindReusableInput`)."""
+        """Tell whether exactly one input of a node lies in a buffer.
+
+        ONNX Runtime counts uses of the buffer, not nodes (core/framework/allocation_planner.cc,
+        `FindReusableInput`).
+        """
         ids = [self.ids[str(v.name)] for v in node.inputs if v is not None and v.name]
         return sum(tensors[t].buffer == root.id for t in ids) == 1
 
     def _training(self, node: ir.Node) -> bool:
         if node.op_type == "BatchNormalization":
             mode = node.attributes.get("training_mode")
-            if mode is None:  # before operator set 14, the statistics as outputs ask for training
+            if (
+                mode is None
+            ):  # before operator set 14, outputs for the statistics select training mode
                 return any(v.name for v in node.outputs[1:])
             return bool(mode.as_int())
         if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -359,7 +371,7 @@ class _GraphBuilder:
 
 
 def _opaque(tensors: Sequence[Tensor]) -> tuple[str, ...]:
-    """What is assumed of the bytes of sequences and strings."""
+    """State the assumptions about the sizes of sequences and strings."""
     said = {
         "sequence": "sequence(s) are counted with all of their items, though two that hold one share it: "
         "an upper bound",
@@ -373,7 +385,7 @@ def _opaque(tensors: Sequence[Tensor]) -> tuple[str, ...]:
 
 
 def _drawn(operations: Sequence[Operation]) -> tuple[str, ...]:
-    """What is assumed of random numbers."""
+    """State the assumption about random numbers drawn without a seed."""
     drawing = [op.name for op in operations if op.effect is Effect.RANDOM_UNSEEDED]
     if not drawing:
         return ()

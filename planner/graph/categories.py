@@ -1,14 +1,14 @@
-"""What each tensor is to a training step: parameter, gradient, activation, ...
+"""The role of each tensor in a training step: parameter, gradient, activation, ...
 
-A training graph says this only through its names and its shape, so the rules are stated here once:
+A training graph shows this only through its names and its structure. The rules:
 
     parameter        a graph input p with an output named like its gradient or its new value, or an
                      input named like its accumulation buffer; a floating-point initializer
     optimizer state  a graph input with an output named like its new value, that belongs to a
                      parameter by prefix (`weight_m`, `weight.exp_avg`)
     input, constant  the other graph inputs; the other initializers
-    activation       computed on the way to the loss, and read again after it, itself or a view of it
-    temporary        computed on the way to the loss and read only there; not floating point
+    activation       computed before the loss; the backward pass reads it or a view of it
+    temporary        computed before the loss and read only there; or not floating point
     gradient         floating point, computed after the loss; a graph input that is an accumulation
                      buffer (`weight_grad.accumulation.buffer`, of onnxruntime-training)
     output           a graph output that is no gradient
@@ -31,20 +31,22 @@ _STATE_SUFFIX = re.compile(
 
 
 def gradient_of(output: str) -> str | None:
-    """`"w_grad"` -> `"w"`; None where the name is not one of a gradient."""
+    """Parse a gradient's name: `"w_grad"` -> `"w"`, the parameter; None for other names."""
     match = _GRADIENT.match(output)
     return (match[1] or match[2]) if match else None
 
 
 def updated_value_of(output: str) -> str | None:
-    """`"w_new"` -> `"w"`; None where the name is not one of an updated value."""
+    """Parse an updated value's name: `"w_new"` -> `"w"`, the old value; None for other names."""
     match = _UPDATED.match(output)
     return (match[1] or match[2]) if match else None
 
 
 def loss_among(outputs: Iterable[tuple[str, bool, int]]) -> list[str]:
-    """The output that is the loss: the floating-point scalar named so, else the first one; all outputs,
-    where there is no such scalar.
+    """Return the output that is the loss, or all outputs if none qualifies.
+
+    The loss is the floating-point scalar whose name contains "loss", else the first floating-point
+    scalar.
 
     Args:
         outputs: name, whether it is floating point, and bytes of each graph output.
@@ -56,7 +58,7 @@ def loss_among(outputs: Iterable[tuple[str, bool, int]]) -> list[str]:
 
 
 def input_categories(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, Category]:
-    """Category of each graph input, from the names of the graph outputs."""
+    """Categorize each graph input by the names of the graph outputs."""
     names = set(inputs)
     with_gradient = {p for o in outputs if (p := gradient_of(o)) in names}
     with_gradient |= {p for n in inputs if (p := n.removesuffix(_BUFFER)) != n and p in names}
@@ -84,11 +86,11 @@ def produced_category(
     read_after_loss: bool,
     inputs: Set[str],
 ) -> Category:
-    """Category of a tensor that a node produces.
+    """Categorize a tensor that a node produces.
 
     Args:
-        forward: its producer lies on the way to the loss.
-        read_after_loss: some reader of its buffer does not.
+        forward: the loss depends on the tensor's producer.
+        read_after_loss: an operation that the loss does not depend on reads the tensor's buffer.
         inputs: names of the graph inputs.
     """
     if is_output and gradient_of(name) in inputs:

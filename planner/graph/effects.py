@@ -1,17 +1,18 @@
-"""What an operator does beyond its outputs, and whether it may therefore run a second time.
+"""Side effects of operators, which decide whether an operation may run a second time.
 
-`planner.graph.operators` has the effect of each operator. What is not in that table is not known, and
-what is not known is never run twice.
+`planner.graph.operators` has the effect of each operator. An operator that the table lacks is never
+run twice.
 
-Three kinds are only a kind in some nodes; `effect_of` looks at the node:
+Three effects depend on the node; `effect_of` looks at it:
 
-    random               with a `seed` the kernel starts a generator of its own, which each run advances
-    training-mode        Dropout and BatchNormalization do nothing of the kind at inference
-    adds in any order    ScatterND only where it reduces
+    random               with a `seed`, the kernel starts its own generator, which each run advances
+    training mode        Dropout and BatchNormalization have no side effect at inference
+    adds in any order    ScatterND has this effect only if it reduces
 
 Sources: docs/Operators.md of onnx; docs/ContribOperators.md and the CPU kernels of onnxruntime 1.31
-(core/providers/cpu/generator/random.h: without a seed, a kernel starts its generator from the session's
-seed plus the node's place in the file); orttraining/core/graph/training_op_defs.cc of 1.19.2.
+(core/providers/cpu/generator/random.h: without a seed, a kernel seeds its generator with the
+session's seed plus the node's place in the file); orttraining/core/graph/training_op_defs.cc of
+1.19.2.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from planner.graph.operators.row import Effect
 from planner.graph.operators.table import ONNX_DOMAINS, operator_of
 
 SHARED_GENERATOR = frozenset({Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING})
-"""Draws whose numbers may depend on what was drawn before by another operation."""
+"""Random effects whose numbers may depend on earlier draws of other operations."""
 
 
 def effect_of(
@@ -33,12 +34,13 @@ def effect_of(
     training: bool = False,
     has_subgraph: bool = False,
 ) -> Effect:
-    """What a run of this node does.
+    """Return the effect of running a node.
 
     Args:
-        attributes: plain values by name; whether there is a `seed` or a `reduction` matters.
-        training: for BatchNormalization and Dropout, whether the node is in training mode.
-        has_subgraph: some attribute of the node is a graph.
+        attributes: plain values by name; only the presence of `seed` and the value of `reduction`
+            matter.
+        training: whether a BatchNormalization or Dropout node is in training mode.
+        has_subgraph: whether an attribute of the node is a graph.
     """
     if has_subgraph:
         return Effect.CONTROL_FLOW

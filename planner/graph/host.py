@@ -1,13 +1,14 @@
-"""What a rewritten model keeps in host memory: what lives there, and copies of what was swapped out.
+"""Host memory of a rewritten model: tensors that live there, and copies of swapped tensors.
 
-A tensor that lives on the host is there for the whole run, or, where the step makes it, from then to the
-end. A copy that a swap-out makes is there until the last swap-in has read it; one beside the operations,
-in a slot of its size in whole pages, until SwapInDone gives that back for another tensor of the same
-size (planner/native/slots.h): slots of one size are as many as are taken at once, and stay. Where swaps
-go to a disk (`planner.disk`), slots lie in a file, and these are its bytes.
+A tensor that lives on the host occupies it for the whole run, or, if the step produces it, from its
+producer to the end. The copy of a swap-out lasts until the last swap-in has read it. A copy beside
+the operations occupies a slot of whole pages until SwapInDone frees the slot for another tensor of
+the same size (planner/native/slots.h). The slots of one size are as many as are in use at once, and
+stay allocated. With swaps to a disk (`planner.disk`), slots lie in a file, and the bytes here are
+the file's.
 
-What a file beside the model holds is mapped into memory, not copied (ONNX Runtime maps external data:
-core/framework/session_state_utils.cc), and counts apart.
+ONNX Runtime maps the external data of a model into memory instead of copying it
+(core/framework/session_state_utils.cc); these bytes count apart.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from planner.graph.model import Operation, OpId, Role, TrainingGraph
 from planner.graph.rules import SWAP_DOMAIN, SWAP_OUT, SWAP_TOKENS
 
 SLOT_PAGE_BYTES = 4096
-"""Slots are of whole pages (planner/native/slots.h, `kSlotPageBytes`)."""
+"""Page size of slots (planner/native/slots.h, `kSlotPageBytes`)."""
 
 GRANULARITY_BYTES = 256
-"""ONNX Runtime's arenas round every buffer up to this, those of pinned memory too (bfc_arena.h,
-`kMinAllocationSize`)."""
+"""Rounding unit of every buffer in ONNX Runtime's arenas, pinned memory included (bfc_arena.h,
+`kMinAllocationSize`).
+"""
 
 _MADE = (Role.SWAP_OUT, Role.PAGE_OUT, Role.STORE_TO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Bytes on the host, buffers rounded up as the arena does.
+    """Bytes on the host, with buffers rounded up as the arena rounds them.
 
     Attributes:
         peak_bytes: the most at once.
-        file_bytes: of initializers that live in files; in no other figure.
+        file_bytes: initializers that live in files; in no other figure.
     """
 
     peak_bytes: int
@@ -47,11 +49,11 @@ class HostMemory:
 def host_memory(
     graph: TrainingGraph, order: Sequence[OpId], in_files: Set[str] = frozenset()
 ) -> HostMemory:
-    """What is on the host while a graph runs.
+    """Compute the host memory of a graph in a given order.
 
     Args:
-        graph: with the copies that planner added, by their roles.
-        order: of all its operations.
+        graph: with the copies that planner added, marked by their roles.
+        order: a topological order of all its operations.
         in_files: names of initializers that live in files.
     """
     step_of = {op: step for step, op in enumerate(order)}
@@ -82,7 +84,10 @@ def host_memory(
 
 
 def _slot_bytes(graph: TrainingGraph, step_of: Mapping[OpId, int]) -> int:
-    """Bytes of the slots of copies beside the operations: of each size as many as are taken at once."""
+    """Sum the bytes of the slots for copies beside the operations.
+
+    Each slot size counts as often as slots of that size are in use at once.
+    """
     changes: dict[int, dict[int, int]] = {}
     for op in graph.operations:
         if op.op_type != SWAP_OUT:
@@ -98,7 +103,10 @@ def _slot_bytes(graph: TrainingGraph, step_of: Mapping[OpId, int]) -> int:
 
 
 def _given_back(graph: TrainingGraph, op: Operation, step_of: Mapping[OpId, int]) -> int:
-    """The step behind the SwapInDone of a SwapOut: by way of SwapOutDone and SwapIn."""
+    """Return the step after the SwapInDone that frees a SwapOut's slot.
+
+    The path runs through SwapOutDone and SwapIn.
+    """
     tensors = graph.tensors
     for _ in range(3):
         readers = (graph.operations[c] for c in tensors[op.outputs[0]].consumers)

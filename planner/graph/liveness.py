@@ -1,10 +1,10 @@
-"""Live ranges and the memory timeline of a graph in a given order.
+"""Live ranges and memory timeline of a graph in a given order.
 
-At step k the device holds every persistent tensor, and every buffer whose live range covers k. A
-buffer's range is `[producing step, last reading step + 1)`; an output of the graph, and a value
-that nobody reads, live to the end of the run (ONNX Runtime frees a buffer after its last reader,
-and neither of these has one). Where the kernel writes in place over an input that has no later
-reader, input and output are one buffer and do not count twice at that step.
+At step k the device holds every persistent tensor and every buffer whose live range covers k. A
+buffer's range is `[producing step, last reading step + 1)`. A graph output, and a value without
+readers, live to the end of the run: ONNX Runtime frees a buffer after its last reader, and these
+have none. If a kernel writes in place over an input without later readers, input and output share
+one buffer, which counts once at that step.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class LiveTimeline:
         return int(self.live_bytes.argmax()) if len(self.live_bytes) else 0
 
     def resident_at(self, step: int) -> list[LiveRange]:
-        """Ranges that cover `step`, largest first."""
+        """Return the ranges that cover `step`, largest first."""
         here = [r for r in self.ranges if r.start <= step < r.end]
         return sorted(here, key=lambda r: (-r.bytes, r.tensor))
 
 
 def live_ranges(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[LiveRange, ...]:
-    """Live range of each device buffer that is not persistent, by producing step.
+    """Compute the live range of each non-persistent device buffer, ordered by producing step.
 
     Args:
         graph: the graph.
@@ -88,7 +88,7 @@ def live_ranges(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[LiveRange,
         else:
             reads = max((step_of[c] for c in tensor.consumers), default=produced)
             last[buffer] = max(last.get(buffer, 0), reads + 1, produced + 1)
-    ends = dict(last)  # what is written over ends a step early; `last` stays the last reader
+    ends = dict(last)  # an overwritten buffer ends one step early; `last` keeps the last reader
     for op in graph.operations:
         taken: set[TensorId] = set()
         for source, target in op.inplace:
@@ -123,7 +123,10 @@ def timeline(
     *,
     workspace_bytes: Mapping[OpId, int] | None = None,
 ) -> LiveTimeline:
-    """Live bytes per step, in total and by category; workspace counts at its own step only."""
+    """Compute the live bytes per step, in total and by category.
+
+    Workspace counts only at its own step.
+    """
     steps = len(order)
     ranges = live_ranges(graph, order)
     delta = {category: np.zeros(steps + 1, dtype=np.int64) for category in Category}

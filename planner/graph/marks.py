@@ -1,4 +1,4 @@
-"""How nodes that planner adds are marked."""
+"""The attribute that marks nodes added by planner."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import onnx_ir as ir
 from planner.graph.model import Role
 
 PLANNER_ATTRIBUTE = "__planner"
-"""Attribute of every node planner adds, `"<role>:<number>"`; unique, so that ONNX Runtime's
-common-subexpression elimination never merges two of them (onnx allows attributes that start with
-`__` on any node)."""
+"""Attribute of every node that planner adds: `"<role>:<number>"`.
+
+Its value is unique, which keeps ONNX Runtime's common-subexpression elimination from merging two of
+these nodes. onnx allows attributes that start with `__` on any node.
+"""
 
 _MARK = re.compile(r"([a-z-]+):([0-9]{1,18})")
 
 
 def mark_of(value: object) -> tuple[Role, int] | None:
-    """Role and number in a `__planner` attribute; None where planner wrote no such thing.
+    """Parse the role and number of a `__planner` attribute; None if planner did not write it.
 
-    The attribute may be a stranger's and hold anything. A number of more than 18 digits is one: planner
-    counts on from the highest and never gets there.
+    Another program may have written the attribute, with any value. A number of more than 18 digits
+    is not planner's: planner counts on from the highest number and never gets there.
     """
     mark = _MARK.fullmatch(value) if isinstance(value, str) else None
     known = mark is not None and mark[1] in tuple(Role)
@@ -28,13 +30,13 @@ def mark_of(value: object) -> tuple[Role, int] | None:
 
 
 def role_of(node: ir.Node) -> Role:
-    """Why the node is in the graph, by its mark."""
+    """Return the role in the node's mark; `Role.ORIGINAL` without a mark."""
     mark = _mark(node)
     return mark[0] if mark is not None else Role.ORIGINAL
 
 
 def number_of(node: ir.Node) -> int:
-    """The number in its mark; 0 where it has none."""
+    """Return the number in the node's mark; 0 without a mark."""
     mark = _mark(node)
     return mark[1] if mark is not None else 0
 
@@ -45,7 +47,7 @@ def _mark(node: ir.Node) -> tuple[Role, int] | None:
 
 
 def plain(attribute: ir.Attr) -> object | None:
-    """Plain Python value of an attribute; None for tensors, graphs and types."""
+    """Return the attribute's value as plain Python; None for tensors, graphs and types."""
     kinds = ir.AttributeType
     if attribute.type in (kinds.INT, kinds.FLOAT, kinds.STRING):
         return attribute.value

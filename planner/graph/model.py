@@ -1,6 +1,6 @@
-"""The training graph: operations, tensors, and who shares storage with whom.
+"""The training graph: operations, tensors, and the storage that tensors share.
 
-Built from an ONNX model by `planner.graph.build`; everything after it works on these frozen values.
+`planner.graph.build` makes it from an ONNX model; all later stages use these frozen values.
 
     tensor   a named value of the model, with shape, bytes and category
     buffer   the storage behind one or more tensors: a view (Reshape, Squeeze, ...) shares its
@@ -23,11 +23,11 @@ OpId = NewType("OpId", int)
 Step = NewType("Step", int)
 
 OPAQUE = frozenset({"sequence", "string"})
-"""Types of tensors that stay where they are, for as long as they are read."""
+"""Element types of tensors that are never copied or recomputed."""
 
 
 class Category(enum.StrEnum):
-    """What a tensor is to a training step (the memory taxonomy of the report)."""
+    """The role of a tensor in a training step (the memory taxonomy of the report)."""
 
     PARAMETER = "parameter"
     OPTIMIZER_STATE = "optimizer state"
@@ -41,7 +41,7 @@ class Category(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """Why an operation is in the graph: the user's own, or added by planner."""
+    """Why an operation is in the graph: the model has it, or planner added it."""
 
     ORIGINAL = "original"
     RECOMPUTE = "recompute"
@@ -63,11 +63,11 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where ONNX Runtime runs each node, on a target whose device has a memory of its own.
+    """The provider of each node, on a target whose device has its own memory.
 
     Attributes:
         on_cpu: names of the nodes that run on the CPU; all others run on the device.
-        inplace: operators whose kernels on the device write over their first input where it dies.
+        inplace: operators whose device kernels write over their first input if it dies there.
     """
 
     on_cpu: frozenset[str]
@@ -84,11 +84,11 @@ class Tensor:
         buffer: id of the tensor whose storage this one uses (its own id unless it is a view).
         producer: the operation that writes it; None for graph inputs and initializers.
         consumers: operations that read it, ascending, without repeats.
-        on_host: lives in host memory (made by MemcpyToHost, StoreTo or a node on the CPU, or an input
-            that the device never reads) and costs no device bytes.
-        unsized: symbolic, with a dim that ONNX Runtime learns only as it runs. It then neither
-            writes the tensor in place nor reuses its buffer, whatever its size turns out to be.
-        barred: why planning found that it may not be copied to the host; None where it found nothing.
+        on_host: lives in host memory (made by MemcpyToHost, StoreTo or a node on the CPU, or an
+            input that the device never reads) and takes no device bytes.
+        unsized: has a symbolic dim that ONNX Runtime learns only at run time. ONNX Runtime then
+            neither writes the tensor in place nor reuses its buffer, whatever its size.
+        barred: why planning ruled out a copy to the host; None if it did not.
     """
 
     id: TensorId
@@ -109,17 +109,17 @@ class Tensor:
 
     @property
     def is_persistent(self) -> bool:
-        """Present on the device for the whole run: graph inputs and initializers."""
+        """Whether it is on the device for the whole run: graph inputs and initializers."""
         return self.producer is None
 
     @property
     def is_opaque(self) -> bool:
-        """Whether it is a sequence, whose bytes are an upper bound, or holds strings."""
+        """Whether it is a sequence (its bytes are an upper bound) or holds strings."""
         return self.dtype in OPAQUE
 
     @property
     def why_stay(self) -> WhyStay | None:
-        """Why what a node made here is not copied to the host; None where it may be."""
+        """Why a tensor produced on the device is not copied to the host; None if it may be."""
         if self.on_host:
             return WhyStay.ON_HOST
         if self.is_opaque:
@@ -133,17 +133,17 @@ class Operation:
 
     Attributes:
         inputs, outputs: tensors, in the node's order, absent optional ones left out.
-        is_view: its (first) output shares the buffer of its first input and no work is done.
-        per_reader: ONNX Runtime gives each reader of its output one of its own
-            (`planner.graph.rules.PER_READER`), so that it is made anew for each reader, as a view is.
-        inplace: (input, output) pairs whose buffers ONNX Runtime's kernel shares when the input
-            has no later reader.
-        effect: what a run does besides computing its outputs.
-        on_cpu: runs on the CPU, on a target whose device has a memory of its own.
-        scratch: inputs that the kernel writes over; a second run must be given other buffers there.
+        is_view: its first output shares the buffer of its first input, and it does no work.
+        per_reader: ONNX Runtime duplicates the node for each reader of its output
+            (`planner.graph.rules.PER_READER`); like a view, it runs again for each reader.
+        inplace: (input, output) pairs whose buffers ONNX Runtime's kernel shares if the input has
+            no later reader.
+        effect: side effects of a run, beyond its outputs.
+        on_cpu: runs on the CPU, on a target whose device has its own memory.
+        scratch: inputs that the kernel writes over; a second run needs other buffers for them.
         role: whether planner added it.
-        inner_bytes: what its bodies (of an If, a Loop, a Scan) hold at most while it runs.
-        barred: why planning found that a copy of it would not last; None where it found nothing.
+        inner_bytes: the most that its bodies (of an If, a Loop, a Scan) hold while it runs.
+        barred: why planning ruled out a copy of it; None if it did not.
     """
 
     id: OpId
@@ -165,15 +165,16 @@ class Operation:
 
     @property
     def is_folded(self) -> bool:
-        """Whether it is planned as a part of those that read its output."""
+        """Whether it is planned as a part of its readers."""
         return self.is_view or self.per_reader
 
     @property
     def why_once(self) -> WhyOnce | None:
-        """Why it may not be recomputed; None where a second run gives the same values and leaves no
-        trace, and its node would last.
+        """Why it may not be recomputed; None if it may.
 
-        Running statistics leave none where the second run is given other buffers for them.
+        It may if a second run gives the same values without side effects, and its node survives
+        ONNX Runtime's optimizers. Running statistics have no side effect if the second run is given
+        other buffers for them.
         """
         if self.barred is not None:
             return self.barred
@@ -187,7 +188,7 @@ class Operation:
 
     @property
     def why_not(self) -> str:
-        """Why it may not be recomputed, for people; "" where it may."""
+        """Why it may not be recomputed, as text for people; "" if it may."""
         why = self.why_once
         return "" if why is None else why.of(self.op_type, self.domain)
 
@@ -197,12 +198,12 @@ class TrainingGraph:
     """Operations in file order (index = OpId) and tensors (index = TensorId).
 
     Attributes:
-        shapes_follow: the build of ONNX Runtime that will run it moves each Shape and Size node to
-            just behind the node whose output it reads (builds with training do).
-        pattern: sessions with default options use the memory pattern; not where an input may be left
+        shapes_follow: the target build of ONNX Runtime moves each Shape and Size node to just
+            behind the producer of its input (builds with training do).
+        pattern: sessions with default options use the memory pattern; False if an input may be left
             out (`planner.lower.optional_input`).
-        assumptions: what was assumed where the model does not say, one sentence each; they are
-            shown in every report.
+        assumptions: assumptions about facts that the model does not state, one sentence each; every
+            report shows them.
     """
 
     name: str
@@ -216,8 +217,10 @@ class TrainingGraph:
 
     @property
     def output_copies(self) -> tuple[Tensor, ...]:
-        """Initializers that are graph outputs: each run starts by copying them, for the caller to
-        keep (core/framework/execution_frame.cc, `ExecutionFrame`)."""
+        """Initializers that are graph outputs; each run begins by copying them for the caller.
+
+        Source: core/framework/execution_frame.cc, `ExecutionFrame`.
+        """
         return tuple(
             tensor
             for tensor in self.tensors
@@ -226,11 +229,11 @@ class TrainingGraph:
 
     @property
     def has_sequences(self) -> bool:
-        """Whether bytes of some values are upper bounds, because they are lists of tensors."""
+        """Whether some values are lists of tensors, whose bytes are upper bounds."""
         return any(tensor.dtype == "sequence" for tensor in self.tensors)
 
     def tensor_named(self, name: str) -> Tensor:
-        """Look a tensor up by name; raises KeyError."""
+        """Return the tensor of a name; raise KeyError if none has it."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor

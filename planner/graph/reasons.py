@@ -1,7 +1,6 @@
-"""Why an operation may not run again, why a tensor may not leave the device, why a lever is closed.
+"""Reasons that rule out a recompute, a copy to the host, or a lever.
 
-Each reason has a code, which files and JSON give, and a sentence for people. Code compares members;
-what is said of one is made from it by whoever says it.
+Each reason has a code, for files and JSON, and a sentence for people. Code compares members.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from planner.graph.effects import Effect
 
 
 class _Reason(enum.StrEnum):
-    """A code, which is the member's value, and its sentence."""
+    """A reason: its value is the code; `sentence` is for people."""
 
     sentence: str
 
@@ -24,7 +23,7 @@ class _Reason(enum.StrEnum):
 
 
 class WhyOnce(_Reason):
-    """Why an operation may not run a second time. Sentences have its `{op}` type and `{domain}`."""
+    """Why an operation may not run a second time; its sentence has the fields `{op}` and `{domain}`."""
 
     RANDOM_SEEDED = (
         "random-seeded",
@@ -58,7 +57,7 @@ class WhyOnce(_Reason):
     EXCLUDED = "excluded", "it was left out (--include, --exclude)"
 
     def of(self, op_type: str, domain: str) -> str:
-        """The sentence for an operation of this type."""
+        """Fill the sentence in for an operation of this type."""
         return self.sentence.format(op=op_type, domain=domain or "ai.onnx")
 
 
@@ -76,7 +75,7 @@ class WhyStay(_Reason):
 
 
 class WhyClosed(_Reason):
-    """Why a lever is closed, whatever the operations and tensors say."""
+    """Why a lever is closed for all operations and tensors."""
 
     NOT_ASKED = "not-asked", "the plan was asked for without it (--swap)"
     NO_KERNEL = (
@@ -90,5 +89,5 @@ Reason = WhyOnce | WhyStay | WhyClosed
 
 
 def why_once(effect: Effect) -> WhyOnce | None:
-    """Why an operation of this effect may not run a second time; None for a pure one."""
+    """Return why an operation of this effect may not run a second time; None for a pure one."""
     return None if effect is Effect.PURE else WhyOnce[effect.name]

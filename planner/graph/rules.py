@@ -29,23 +29,26 @@ SWAP_DOMAIN = "planner.swap"
 SWAP_BEGIN, SWAP_OUT, SWAP_OUT_DONE = "SwapBegin", "SwapOut", "SwapOutDone"
 SWAP_IN, SWAP_IN_DONE, LOAD_IN = "SwapIn", "SwapInDone", "LoadIn"
 STORE_TO, STORE_OUT = "StoreTo", "StoreOut"
-"""Copies beside the operations: operators of `planner.native`. What SwapInDone makes is what it reads."""
+"""Operators of `planner.native` for copies beside the operations. SwapInDone's output is its input."""
 
 SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, STORE_OUT, SWAP_OUT_DONE})
-"""Of these the output is one byte that nobody reads: its address names a run or a swap."""
+"""Operators whose output is one byte without a reader; its address names a run or a swap."""
 
 FUSED_DOMAIN, POINTWISE = "planner.fused", "Pointwise"
-"""A program over elements: the operator of `planner.native` that `planner.fuse` writes."""
+"""Operator of `planner.native` that runs a program over elements; `planner.fuse` writes it."""
 
 LEFT_ON_HOST = frozenset({TO_HOST, STORE_TO})
-"""What these make is in the host's memory."""
+"""Operators whose output lies in host memory."""
 
 IN_CPU_MEMORY = COPIES | LEFT_ON_HOST
-"""Where the device is the CPU, what these copy lies twice in the memory that ONNX Runtime allocates."""
+"""Operators whose copies lie a second time in ONNX Runtime's memory if the device is the CPU."""
 
 COMING_IN = frozenset({SWAP_IN, LOAD_IN})
-"""What these make is not there before SwapInDone. Its dims are told nowhere: its buffer must be no other
-tensor's (planner/native/swaps.h, `Hold`)."""
+"""Operators whose output is complete only after SwapInDone.
+
+The output's dims are unknown to ONNX Runtime, and its buffer must not be shared
+(planner/native/swaps.h, `Hold`).
+"""
 
 SWAP_OPERATORS = SWAP_TOKENS | COMING_IN | {SWAP_IN_DONE, STORE_TO}
 
@@ -53,42 +56,43 @@ SWAP_DTYPES = frozenset(
     {"bool", "double", "float", "float16", "bfloat16"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
-"""Element types that can be swapped so."""
+"""Element types that the swap operators can copy."""
 
 PER_READER = frozenset({"DequantizeLinear"})
-"""Operators that every session, optimized or not, copies until each has one reader
-(core/optimizer/qdq_transformer/ensure_unique_dq_for_node_unit.cc)."""
+"""Operators that every session, optimized or not, duplicates until each copy has one reader
+(core/optimizer/qdq_transformer/ensure_unique_dq_for_node_unit.cc).
+"""
 
 
 def view_input(op_type: str, domain: str) -> int | None:
-    """Index of the input that the first output aliases, or None."""
+    """Return the index of the input that the first output aliases, or None."""
     return 0 if operator_of(op_type, domain).is_view else None
 
 
 def inplace_pairs(op_type: str, domain: str, dtype: str) -> Pairs:
-    """(input index, output index) pairs that the CPU kernel may compute in place.
+    """Return the (input index, output index) pairs that the CPU kernel may compute in place.
+
+    ONNX Runtime also requires input and output of one shape and element size, and never writes over
+    a graph input or an initializer, nor into a graph output.
 
     Args:
-        dtype: of the first input, as `planner.graph.model.Tensor` has it.
-
-    ONNX Runtime also wants input and output of one shape and element size, and never writes over
-    a graph input, an initializer or into a graph output.
+        dtype: of the first input, in the notation of `planner.graph.model.Tensor`.
     """
     row = operator_of(op_type, domain)
     return () if dtype in row.not_in_place else row.in_place
 
 
 def alias_pairs(op_type: str, domain: str) -> Pairs:
-    """(input index, output index) pairs that are one buffer: the kernel writes over its input.
+    """Return the (input index, output index) pairs of one buffer: the kernel writes over its input.
 
-    Unlike in place, this holds for graph inputs and initializers, and whoever else reads them. Only a
-    graph output gets a buffer of its own.
+    Unlike in-place pairs, these share a buffer even if the input is a graph input or an initializer
+    or has other readers. Only a graph output gets its own buffer.
     """
     return operator_of(op_type, domain).aliases
 
 
 def written_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
-    """Inputs whose buffers the kernel leaves changed: its effect beyond its outputs.
+    """Return the inputs that the kernel writes over, a side effect beyond its outputs.
 
     An accumulator writes its sum over the buffer that it reads; see also `state_inputs`.
     """
@@ -96,11 +100,11 @@ def written_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]
 
 
 def state_inputs(op_type: str, domain: str, training: bool) -> tuple[int, ...]:
-    """Inputs that the kernel writes over though its other outputs do not depend on them.
+    """Return the inputs that the kernel writes over although its other outputs do not depend on them.
 
     Training-mode BatchNormalization writes the running statistics over its mean and variance
-    inputs, and so does BatchNormInternal, which is always in training mode. Given other buffers for
-    those, a second run is as good as the first.
+    inputs; BatchNormInternal, always in training mode, does too. A second run is as good as the
+    first if it is given other buffers for them.
     """
     switched = op_type == "BatchNormalization" and not training
     return () if switched else operator_of(op_type, domain).state

@@ -1,10 +1,10 @@
-"""What is saved from forward to backward: made on the way to the loss, and read by what is not.
+"""Tensors saved for the backward pass: the loss depends on their producer, but not on all readers.
 
     x ── relu ── a ── conv ── ...  loss
                  │                  │
                  └── conv_grad ─────┘         a is saved
 
-Views of one buffer are saved together: whoever reads one of them keeps the buffer.
+Views of one buffer are saved together: reading one of them keeps the buffer alive.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from planner.graph.categories import loss_among
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 
 SINGLE = frozenset({"float", "float32"})
-"""The element type whose tensors may be stored in half: not integers, booleans or doubles."""
+"""Element types that may be stored in half precision: not integers, booleans or doubles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A buffer that is saved.
+    """A buffer saved for the backward pass.
 
     Attributes:
         buffer: the tensor that owns it.
-        read: tensors of it that the backward pass reads: itself, or views made by the forward pass.
-        early: operations of the forward pass that read it, or a view of it.
-        late: those of the backward pass.
+        read: tensors of the buffer that the backward pass reads: the owner, or views made by the
+            forward pass.
+        early: forward operations that read the buffer or a view of it.
+        late: backward operations that read it.
     """
 
     buffer: TensorId
@@ -37,7 +38,7 @@ class Saved:
 
 
 def forward_operations(graph: TrainingGraph) -> frozenset[OpId]:
-    """The loss's operation and all that it depends on."""
+    """Return the operation that makes the loss and all operations that it depends on."""
     tensors = [graph.tensors[t] for t in graph.outputs]
     names = loss_among((t.name, _is_float(t), t.bytes) for t in tensors)
     stack = [t.producer for t in tensors if t.name in names and t.producer is not None]
@@ -53,7 +54,7 @@ def forward_operations(graph: TrainingGraph) -> frozenset[OpId]:
 
 
 def saved_for_backward(graph: TrainingGraph) -> tuple[Saved, ...]:
-    """Every buffer that a node of the forward pass makes and one of the backward pass reads."""
+    """Return the buffers that a forward operation produces and a backward operation reads."""
     forward = forward_operations(graph)
     of: dict[TensorId, list[Tensor]] = {}
     for tensor in graph.tensors:
@@ -82,8 +83,11 @@ def _saved(buffer: TensorId, values: Sequence[Tensor], forward: frozenset[OpId])
 
 
 def may_be_halved(graph: TrainingGraph) -> tuple[Saved, ...]:
-    """Those that may be stored in half: single precision, on the device, no output of the graph, made by
-    views and one operation alone, and not left out by the user."""
+    """Return the saved buffers that may be stored in half precision.
+
+    They are of single precision, on the device, no graph output, made by one operation and its
+    views alone, and not excluded by the user.
+    """
     of: dict[TensorId, list[Tensor]] = {}
     for tensor in graph.tensors:
         of.setdefault(tensor.buffer, []).append(tensor)
@@ -91,7 +95,7 @@ def may_be_halved(graph: TrainingGraph) -> tuple[Saved, ...]:
 
 
 def _may(graph: TrainingGraph, saved: Saved, whole: Sequence[Tensor]) -> bool:
-    """Args: `whole`: every tensor of the buffer."""
+    """Tell whether a saved buffer, with all of its tensors `whole`, may be stored in half precision."""
     owner = graph.tensors[saved.buffer]
     return (
         owner.dtype in SINGLE
@@ -104,7 +108,7 @@ def _may(graph: TrainingGraph, saved: Saved, whole: Sequence[Tensor]) -> bool:
 
 
 def _is_closed(graph: TrainingGraph, op: OpId) -> bool:
-    """Whether an operation reads what it is given on the CPU, or stores it in half already."""
+    """Tell whether an operation runs on the CPU, or stores in half precision already."""
     operation = graph.operations[op]
     return operation.on_cpu or operation.role is Role.HALF
 

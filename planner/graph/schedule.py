@@ -25,7 +25,7 @@ _HOISTED = frozenset({"Shape", "Size"})
 
 
 def parents_of(graph: TrainingGraph) -> tuple[tuple[OpId, ...], ...]:
-    """For each operation, the operations that produce its inputs: ascending, without repeats."""
+    """Return the operations that make each operation's inputs, ascending, without repeats."""
     tensors = graph.tensors
     return tuple(
         tuple(sorted({p for t in op.inputs if (p := tensors[t].producer) is not None}))
@@ -34,7 +34,7 @@ def parents_of(graph: TrainingGraph) -> tuple[tuple[OpId, ...], ...]:
 
 
 def default_order(graph: TrainingGraph) -> tuple[OpId, ...]:
-    """The order of a session with default options. OpIds are file positions."""
+    """Return the order of a session with default options. OpIds are file positions."""
     order = reverse_dfs_order(parents_of(graph), range(len(graph.operations)))
     return with_shapes_behind(graph, order, range(len(graph.operations)))
 
@@ -42,10 +42,10 @@ def default_order(graph: TrainingGraph) -> tuple[OpId, ...]:
 def with_shapes_behind(
     graph: TrainingGraph, order: Sequence[int], index: Sequence[int]
 ) -> tuple[OpId, ...]:
-    """`order` as a build runs it that moves Shape and Size; unchanged where it does not.
+    """Move Shape and Size nodes in `order` as a training build does; unchanged for other builds.
 
     Args:
-        index: place in the file, by operation.
+        index: place of each operation in the file.
     """
     if not graph.shapes_follow:
         return tuple(OpId(v) for v in order)
@@ -55,11 +55,14 @@ def with_shapes_behind(
 
 
 def with_folded(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[OpId, ...]:
-    """`order`, of the operations that are planned, with the folded ones behind what they read."""
+    """Insert the folded operations into `order`, each behind the producers of its inputs.
+
+    `order` has the planned operations alone.
+    """
     place = {op: i for i, op in enumerate(order)}
     planned = frozenset(place)
     parents = parents_of(graph)
-    for op in graph.operations:  # in the order of the file, so that parents come first
+    for op in graph.operations:  # in file order: producers come first
         if op.id not in planned:
             place[op.id] = max((place[parent] for parent in parents[op.id]), default=-1)
     return tuple(sorted(place, key=lambda op: (place[op], op not in planned, op)))
@@ -71,7 +74,7 @@ def behind_parents(
     moving: Set[int],
     index: Sequence[int],
 ) -> list[int]:
-    """`order` with each node of `moving` that has a parent just behind it, by ascending index."""
+    """Place each node of `moving` that has a parent just behind it, by ascending index."""
     followers: dict[int, list[int]] = {}
     for node in sorted(moving, key=index.__getitem__):
         if parents[node]:
@@ -86,7 +89,10 @@ def behind_parents(
 
 
 def reverse_dfs_order(parents: Sequence[Sequence[int]], index: Sequence[int]) -> list[int]:
-    """Postorder of the reverse DFS, for nodes `0..n-1` that stand in the file at `index[node]`."""
+    """Return the postorder of the reverse DFS of nodes `0..n-1`.
+
+    `index[node]` is the node's place in the file.
+    """
     read = {p for ps in parents for p in ps}
     leaves = (v for v in range(len(parents)) if v not in read)
 
@@ -100,7 +106,7 @@ def reverse_dfs_order(parents: Sequence[Sequence[int]], index: Sequence[int]) ->
 
 
 def priority_order(graph: TrainingGraph) -> tuple[OpId, ...]:
-    """The order of a session with `execution_order = PRIORITY_BASED`."""
+    """Return the order of a session with `execution_order = PRIORITY_BASED`."""
     parents = parents_of(graph)
     net: nx.DiGraph[OpId] = nx.DiGraph()
     net.add_nodes_from(op.id for op in graph.operations)
@@ -113,5 +119,5 @@ def priority_order(graph: TrainingGraph) -> tuple[OpId, ...]:
 
 
 def file_order(graph: TrainingGraph) -> tuple[OpId, ...]:
-    """Operations as they stand in the file: topological, since unsorted files are refused."""
+    """Return the file's order of operations: topological, because planner refuses unsorted files."""
     return tuple(op.id for op in graph.operations)

@@ -1,7 +1,7 @@
-"""Base orders: order alone is free memory.
+"""List schedules, as base orders: a better order costs no time.
 
-Each candidate is a topological order of a problem's operations.
-Any of them can be run by ONNX Runtime under default options (`planner.lower.order.realize`).
+Each candidate is a topological order of a problem's operations. ONNX Runtime can run any of them
+under default options (`planner.lower.order.realize`).
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ Order = tuple[int, ...]
 
 
 def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = True) -> Order:
-    """List scheduling: of the operations that are ready, run one that frees at least as much as it
-    allocates, if there is any (`eager`), else the one of least `priority`.
+    """Schedule by list: run a ready operation that frees at least as much as it allocates, if `eager`.
 
-    With the file's order as priority this runs each weight gradient as soon as it can be, which
-    frees the incoming gradients that ONNX Runtime's default order keeps to the end.
+    Without such an operation, or without `eager`, run the one of least `priority`. With the file's
+    order as priority this runs each weight gradient as soon as possible, which frees the incoming
+    gradients that ONNX Runtime's default order keeps to the end.
     """
     return _ListScheduler(problem).run(priority, eager=eager)
 
 
 def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
-    """List scheduling from the end: of the operations whose readers have all been placed, place one
-    before which the device holds no more than behind it, if there is any, else the one of most
-    `priority`.
+    """Schedule by list from the end.
 
-    This puts each optimizer update as late as it can be: its gradient waits, which is smaller than
-    the new values.
+    Of the operations whose readers have all been placed, place one before which the device holds no
+    more than after it, if there is any, else the one of greatest `priority`. This puts each
+    optimizer update as late as possible: its gradient waits, which is smaller than the new values.
     """
     parents = parents_of(problem)
     waiting_for = [0] * len(parents)

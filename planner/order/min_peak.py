@@ -1,10 +1,10 @@
-"""The order in which what no plan can go below (`planner.bound.instants`) is least.
+"""The order with the lowest bound on the peak (`planner.bound.instants`).
 
-The cost of an operation, what is held as it first runs, depends on the set of the
-operations before it, not on their order, and only grows with it. The order whose dearest operation is
-cheapest then comes from the end: of the operations that no other left must follow, the cheapest goes
-last (Lawler, "Optimal Sequencing of a Single Machine Subject to Precedence Constraints", Management
-Science 19, 1973; his argument needs no more than that).
+The cost of an operation, the bytes held as it first runs, depends on the set of operations before
+it, not on their order, and only grows with it. The order whose dearest operation is cheapest is
+therefore built from the end: of the operations that no other remaining one must follow, the
+cheapest goes last (Lawler, "Optimal Sequencing of a Single Machine Subject to Precedence
+Constraints", Management Science 19, 1973; his argument needs no more than that).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from planner.plan.problem import Problem
 
 
 def min_peak_order(problem: Problem, prefer: Sequence[int]) -> tuple[list[int], int]:
-    """The order in which `min_peak_bound` is least, and that bound: no plan in any order has a
-    peak below it.
+    """Return the order with the lowest `min_peak_bound`, and that bound: no plan has a lower peak.
 
-    Indices into `problem.ops`, in O((operations + tensors) · log operations).
+    The bound holds for plans in any order. The order has indices into `problem.ops`. Takes
+    O((operations + tensors) · log operations).
 
     Args:
-        prefer: an order; where there is a choice, what comes later in it stays later.
+        prefer: an order; ties are broken in favour of it: later operations stay later.
     """
     tensors, ops = problem.tensors, problem.ops
     rank = {op: i for i, op in enumerate(prefer)}
     made = [sum(tensors[t].bytes for t in op.outputs if tensors[t].to_end) for op in ops]
-    own = []  # bytes that an operation holds besides the graph outputs before it and its own
+    own = []  # bytes that an operation holds besides graph outputs, its own and earlier ones
     for op in ops:
         held = op.workspace_bytes
         held += sum(tensors[t].bytes for t in (*op.inputs, *op.outputs) if not tensors[t].to_end)
@@ -40,8 +40,11 @@ def min_peak_order(problem: Problem, prefer: Sequence[int]) -> tuple[list[int], 
 def _from_the_end(
     problem: Problem, own: Sequence[int], made: Sequence[int], rank: dict[int, int], *, limit: int
 ) -> tuple[int, list[int]]:
-    """(largest bytes held, order): of the operations that may be last, that of the highest rank whose
-    cost is within `limit`, or the cheapest."""
+    """Return the largest bytes held, and the order, built from the end.
+
+    Of the operations that may be last, it takes the one of the highest rank whose cost is within
+    `limit`, or the cheapest.
+    """
     ops, tensors = problem.ops, problem.tensors
     waiting = [len({u for t in op.outputs for u in tensors[t].uses}) for op in ops]
     stay = problem.fixed_bytes + sum(made)

@@ -1,4 +1,4 @@
-"""Orders made from an order: updates last, some operations early or late, moves that lower the peak."""
+"""Orders derived from an order: updates last, operations early or late, moves that lower the peak."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _UPDATE_OUTPUTS = 4  # a new parameter with up to three states
 _SCALAR_BYTES = 1024
 
 _MAX_MOVED = 24
-"""Tensors held at the peak, the largest first, of which a move is tried."""
+"""Number of tensors held at the peak, largest first, for which moves are tried."""
 
 _MAX_PULLED = 200  # one move pulls fewer operations ahead of the peak
 
 
 def updates_last(problem: Problem, order: Sequence[int]) -> Order:
-    """The same order with the operations that only finish a few outputs moved behind all others.
+    """Move the operations that only finish a few outputs behind all others.
 
     Those are optimizer updates: from a gradient and persistent tensors they make the new parameter
-    and its state, which then stay to the end. Run at once, as `list_schedule` would, the new values
-    pile up beside the activations; run last, only the gradients wait.
+    and its state, which then stay to the end. If run at once, as by `list_schedule`, the new values
+    pile up beside the activations; if run last, only the gradients wait.
     """
     outputs = {t: 1 << i for i, t in enumerate(_to_end(problem))}
     readers: list[list[int]] = [[] for _ in problem.ops]
@@ -55,9 +55,9 @@ def updates_last(problem: Problem, order: Sequence[int]) -> Order:
 
 
 def pull_early(problem: Problem, order: Sequence[int], ops: Collection[int]) -> Order:
-    """The same order with each of `ops` right behind the last operation that it reads from.
+    """Move each of `ops` right behind the last operation that it reads from.
 
-    For operations that read no more than a tensor's shape: run late, they would keep it.
+    For operations that read only a tensor's shape: run late, they would keep the tensor.
     """
     parents = parents_of(problem)
     place = {op: i for i, op in enumerate(order)}
@@ -83,9 +83,9 @@ def pull_early(problem: Problem, order: Sequence[int], ops: Collection[int]) -> 
 
 
 def push_late(problem: Problem, order: Sequence[int], ops: Collection[int]) -> Order:
-    """The same order with each of `ops` right before the first operation that reads from it.
+    """Move each of `ops` right before the first operation that reads from it.
 
-    For copies from the host: run early, they would hold what is not needed yet.
+    For copies from the host: run early, they would hold tensors that are not needed yet.
     """
     place = {op: i for i, op in enumerate(order)}
     first = dict.fromkeys(ops, len(order))
@@ -111,8 +111,11 @@ def _to_end(problem: Problem) -> list[int]:
 def improve_order(
     problem: Problem, order: Sequence[int], *, out_of_time: Callable[[], bool], rounds: int = 200
 ) -> Order:
-    """Local moves: pull an operation that frees memory before the peak, or push one that allocates
-    behind it, while the peak falls."""
+    """Lower the peak by local moves, while it falls.
+
+    A move pulls an operation that frees memory before the peak, or pushes one that allocates behind
+    it.
+    """
     parents = parents_of(problem)
     lives = Lives(problem)
     best = np.array(order, dtype=np.int64)
@@ -137,7 +140,7 @@ def improve_order(
 
 
 def _height(live: np.ndarray) -> tuple[int, int]:
-    """(peak, how many operations it is reached at)."""
+    """Return the peak, and the number of operations that reach it."""
     peak = live.max()
     return int(peak), int(np.count_nonzero(live == peak))
 
@@ -145,7 +148,7 @@ def _height(live: np.ndarray) -> tuple[int, int]:
 def _moves(
     lives: Lives, parents: list[list[int]], order: np.ndarray, peak: int
 ) -> Iterator[np.ndarray]:
-    """Orders in which one operation, with what it needs, moves across the peak."""
+    """Yield orders in which one operation, with its ancestors, moves across the peak."""
     problem = lives.problem
     place, birth, last = lives.ranges(order)
     position = place.tolist()
@@ -176,7 +179,7 @@ def _moves(
 def _push(
     problem: Problem, order: np.ndarray, position: list[int], op: int, peak: int
 ) -> np.ndarray | None:
-    """Move `op` behind the peak, just before its first reader."""
+    """Move `op` behind the peak, just before its first reader; None if that is impossible."""
     readers = [position[u] for t in problem.ops[op].outputs for u in problem.tensors[t].uses]
     if not readers or min(readers) <= peak:
         return None

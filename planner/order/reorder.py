@@ -1,4 +1,4 @@
-"""A problem in another order of its operations, and what that order holds."""
+"""A problem in another order of its operations, and the bytes that the order holds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from planner.plan.problem import OpIndex, PlanTensor, Problem
 
 
 def parents_of(problem: Problem) -> list[list[int]]:
-    """Operations that each operation must follow."""
+    """Return the operations that each operation must follow."""
     return [sorted({problem.tensors[t].producer for t in op.inputs}) for op in problem.ops]
 
 
 def reorder(problem: Problem, order: Sequence[int]) -> Problem:
-    """The same problem with its operations in another topological order; tensors keep their index."""
+    """Return the same problem in another topological order; tensors keep their index."""
     position = [OpIndex(0)] * len(order)
     for place, op in enumerate(order):
         position[op] = OpIndex(place)
@@ -40,13 +40,15 @@ def reorder(problem: Problem, order: Sequence[int]) -> Problem:
 
 
 def peak_of(problem: Problem, order: Sequence[int]) -> int:
-    """Peak of the operations run once, in this order."""
+    """Return the peak of running the operations once, in this order."""
     return int(Lives(problem).live_bytes(order).max())
 
 
 class Lives:
-    """Live bytes of any order of one problem, each operation run once: what the simulator says of
-    the reordered problem, without building it."""
+    """Computes the live bytes of any order of one problem, each operation run once.
+
+    They equal the simulator's for the reordered problem, without building it.
+    """
 
     def __init__(self, problem: Problem) -> None:
         tensors = problem.tensors
@@ -55,7 +57,7 @@ class Lives:
         self.producer = np.array([t.producer for t in tensors], dtype=np.int64)
         self.to_end = np.array([t.to_end for t in tensors], dtype=bool)
         self.workspace = np.array([op.workspace_bytes for op in problem.ops], dtype=np.int64)
-        # uses of all tensors in one array; a tensor without any counts its producer as one
+        # uses of all tensors in one array; a tensor without any counts its producer as a use
         uses = [t.uses or (t.producer,) for t in tensors]
         self.uses = np.fromiter((u for us in uses for u in us), dtype=np.int64)
         self.starts = np.cumsum([0, *(len(us) for us in uses[:-1])]) if uses else np.zeros(0, int)
@@ -68,15 +70,17 @@ class Lives:
     def ranges(
         self, order: Sequence[int] | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(place in the order by operation, place of the producer by tensor, and of the last reader:
-        the producer's, where there is none)."""
+        """Return places in the order: by operation, and by tensor its producer's and last reader's.
+
+        Without a reader, the last is the producer's.
+        """
         place = np.empty(len(order), dtype=np.int64)
         place[np.asarray(order, dtype=np.int64)] = np.arange(len(order))
         birth = place[self.producer]
         return place, birth, np.maximum(np.maximum.reduceat(place[self.uses], self.starts), birth)
 
     def live_bytes(self, order: Sequence[int] | np.ndarray) -> np.ndarray:
-        """int64 [operations], by place in the order."""
+        """Return the live bytes by place in the order, int64 [operations]."""
         steps = len(order)
         at = np.asarray(order, dtype=np.int64)
         place, birth, last = self.ranges(order)
@@ -89,7 +93,7 @@ class Lives:
         return np.cumsum(delta)[:steps] + self.problem.fixed_bytes + self.workspace[at]
 
     def _overwritten(self, place: np.ndarray, birth: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Tensors, each once, whose last reader writes over them."""
+        """Return the tensors, each once, whose last reader writes over them."""
         ops, sources, _ = self.inplace
         here = place[ops]
         dies = (last[sources] == here) & (birth[sources] < here) & ~self.to_end[sources]

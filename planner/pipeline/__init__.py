@@ -1,4 +1,4 @@
-"""The line: request, prepare, formulate, solve, lower, read back, verify, report.
+"""The pipeline: request, prepare, formulate, solve, lower, read back, verify, report.
 
-`planner.api` fills the request; `optimizing` reads as the line does.
+`planner.api` fills the request in; `optimizing` runs these stages in this order.
 """

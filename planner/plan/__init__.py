@@ -1,1 +1,1 @@
-"""The ground floor of planning: problem, decisions, plan, and their files. Imports no solver."""
+"""The base of planning: problem, decisions, plan, and their files. Imports no solver."""

@@ -1,4 +1,4 @@
-"""A plan with its replay."""
+"""A plan and its replay."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from planner.plan.replay import Replay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A set of decisions with its replay. `decisions` is None for a plan that an engine made as
-    actions."""
+    """A set of decisions with its replay.
+
+    `decisions` is None if an engine made the plan as actions.
+    """
 
     decisions: Decisions | None
     actions: list[Action]

@@ -1,4 +1,4 @@
-"""What a plan decides: keep, drop or swap, per gap.
+"""The decisions of a plan: keep, drop or swap, per gap.
 
 A decision belongs to a gap: the stretch between two consecutive events of a tensor (its production
 and its base uses; gap g opens at event g). Undecided gaps keep their tensor.
@@ -15,7 +15,7 @@ Gap = tuple[int, int]
 
 
 class Choice(enum.IntEnum):
-    """What happens to a tensor in a gap."""
+    """The fate of a tensor in a gap."""
 
     DROP = 1
     SWAP = 2
@@ -26,11 +26,12 @@ class Decisions:
     """All decisions of one plan.
 
     Attributes:
-        gaps: DROP or SWAP per gap; keep where absent.
+        gaps: DROP or SWAP per gap; absent gaps keep.
         extended: tensors kept beyond their last base use, for recomputes that read them.
-        released: gaps in which a tensor that was brought back early, for another recompute, is let
-            go again instead of waiting for its next base use.
-        early: gaps whose tensor comes back before that base operation, not just in time.
+        released: gaps in which a tensor brought back early, for another recompute, is dropped again
+            instead of waiting for its next base use.
+        early: by gap, the base operation before which the tensor comes back, instead of just in
+            time.
     """
 
     gaps: Mapping[Gap, Choice] = field(default_factory=dict)

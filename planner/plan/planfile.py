@@ -1,8 +1,8 @@
-"""The plan: what was decided and why, as the file `plan.json`.
+"""The plan: decisions and their reasons, as the file `plan.json`.
 
-A plan names tensors and nodes as the model does, so that `planner apply` can rebuild the rewritten
-model from the original, and a reader can check it without planner. `planfile.md` describes the file
-to such a reader; `plan.schema.json` is the same as a JSON Schema.
+A plan names tensors and nodes as the model does. `planner apply` can rebuild the rewritten model
+from the original and its plan, and a reader can check a plan without planner. `planfile.md`
+describes the file to that reader; `plan.schema.json` is the same as a JSON Schema.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from planner.units import MAX_SEED
 PLAN_VERSION = 1
 
 _UNBOUND = 4
-"""Times what one step takes, which a session may hold whose arena or pool is no proof. Memory is taken
-when it is needed."""
+"""Limit of a session whose arena or pool is not proved, as a multiple of one step's bytes.
+
+The session takes memory only as it needs it.
+"""
 MAX_RANK = 64
 
 Count = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
-"""Of bytes, operations, tensors or steps."""
+"""A number of bytes, operations, tensors or steps."""
 Amount = Annotated[float, Meta(ge=0, le=MAX_BYTES)]
 Change = Annotated[float, Meta(ge=-MAX_BYTES, le=MAX_BYTES)]
-"""Of time, or a ratio."""
+"""A change of a time, or a ratio."""
 Dim = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 Axis = Annotated[int, Meta(ge=0, le=MAX_RANK)]
 Chunks = Annotated[int, Meta(ge=2, le=MAX_CHUNKS)]
@@ -70,13 +72,14 @@ class Decision:
     """What happens to one tensor in one retention interval, and what the alternative would cost.
 
     Attributes:
-        action: "recompute", "swap", or "page-in" for what lives on the host ("keep" is not listed).
+        action: "recompute", "swap", or "page-in" for a tensor that lives on the host ("keep" is not
+            listed).
         start, end: half-open range of steps in the planned schedule in which the tensor is absent.
-        cost_us: time of its own run, of its two copies, which may run beside the operations, or of
-            the one copy of what lives on the host.
-        recompute_us, swap_us: what either would cost here; None where it may not be done.
+        cost_us: time of the tensor's recompute, of its two copies, which may run beside the
+            operations, or of the one copy of a tensor that lives on the host.
+        recompute_us, swap_us: cost of either here; None if it may not be done.
         why: one sentence.
-        reason_code: why the other way was closed (`planner.graph.reasons`); "" where it was open,
+        reason_code: why the other lever was closed (`planner.graph.reasons`); "" if it was open,
             and in older files.
     """
 
@@ -98,7 +101,7 @@ class Barred:
     """What was ruled out while the plan was made, besides what the model says.
 
     Attributes:
-        action: "recompute", where `name` is a node's, or "swap", where it is a tensor's.
+        action: "recompute" if `name` is a node's, "swap" if it is a tensor's.
         reason_code: see `planner.graph.reasons`.
     """
 
@@ -112,9 +115,9 @@ class SplitRegion:
     """Nodes that run in chunks of rows.
 
     Attributes:
-        tensor, axis: what was cut first, into so many `chunks`.
-        large_bytes: values of so many bytes were taken in, with what makes and reads them.
-        nodes: all that run in chunks, in file order.
+        tensor, axis: tensor and axis of the first cut, into `chunks` parts.
+        large_bytes: values of at least this size were included, with their producers and readers.
+        nodes: all nodes that run in chunks, in file order.
     """
 
     tensor: str
@@ -129,14 +132,14 @@ class PredictedCost:
     """Predicted figures of one schedule. `time_us` adds operations and copies on one stream, unless
     the plan's `copies` are "overlapped".
 
-    `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more than
-    once, and `page_out_bytes` to the host. What a session copies in any case is in the baseline's
-    `time_us` too. `halved_tensors` are kept in half from forward to backward, in `halved_bytes`, and all
-    their casts take `cast_us`. Nodes that pin the order take `pins_us`, which `time_us` has, where times
-    are measured; `cache_us`, which it has not, is what operations take less (negative) or more as the
-    processor's cache holds more or less of what they touch. `host_bytes` is the most on the host at
-    once, buffers rounded up as the arena does; `file_bytes` of initializers on the host live in files and
-    are in no other figure.
+    `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more
+    than once, and `page_out_bytes` to the host. Copies that a session makes in any case are in the
+    baseline's `time_us` too. `halved_tensors` are kept in half precision from forward to backward,
+    in `halved_bytes`, and all their casts take `cast_us`. `pins_us`, a part of `time_us`, is the
+    time of nodes that pin the order, if times are measured. `cache_us`, not a part of it, is the
+    change of the operations' time (negative: less) by more or less of their data in the processor's
+    cache. `host_bytes` is the most on the host at once, with buffers rounded up as the arena rounds
+    them; `file_bytes` of initializers on the host live in files and are in no other figure.
     """
 
     peak_bytes: Count
@@ -162,7 +165,7 @@ class PredictedCost:
 
     @property
     def step_us(self) -> float:
-        """Microseconds that a step is predicted to take, the caches included."""
+        """Predicted microseconds of a step, cache effects included."""
         return max(0.0, self.time_us + self.cache_us)
 
 
@@ -171,9 +174,9 @@ class Resident:
     """A buffer on the device at the planned peak.
 
     Attributes:
-        tensor: as the original model names it; `copy` is the name of this copy of it in the
-            rewritten model (the same, unless it was recomputed or swapped in). What planner added
-            on its own (the 8 bytes of an anchor) has one name for both.
+        tensor: its name in the original model; `copy` is the name of this copy of it in the
+            rewritten model (the same, unless it was recomputed or swapped in). Tensors that only
+            planner added (the 8 bytes of an anchor) have one name for both.
     """
 
     tensor: str
@@ -215,12 +218,12 @@ class Arena:
 
     @property
     def limit_bytes(self) -> int:
-        """The most that a session's arena may hold.
+        """The most bytes that a session's arena may hold.
 
-        Several regions are no hard limit: of two free chunks of one size ONNX Runtime takes the lower
-        address, and where regions lie is the system's to say: the same file would run in one process and
-        be refused in another. They are what one step takes, and another is taken where it must be. Nor
-        is an arena that was never tried.
+        Several regions are no hard limit. Between two free chunks of one size ONNX Runtime takes
+        the lower address, and the system decides where regions lie: the same file would run in one
+        process and be refused in another. `max_bytes` is one step's need, and the arena may add a
+        region. Nor is an untried arena a hard limit.
         """
         is_one = self.first_region_bytes in (0, self.max_bytes)
         return self.max_bytes if self.is_proved and is_one else _UNBOUND * self.max_bytes
@@ -231,8 +234,9 @@ class Pool:
     """planner's pool on the CPU (`planner.native`) in which the rewritten model runs.
 
     Attributes:
-        is_proved: the plan was verified in it. Otherwise, what it has no room for lies outside of it: as
-            for a model with control flow, whose bodies' requests are not predicted one by one.
+        is_proved: the plan was verified in it. Otherwise allocations that it has no room for lie
+            outside of it, as for a model with control flow, whose bodies' requests are not
+            predicted one by one.
     """
 
     bytes: Count
@@ -240,7 +244,7 @@ class Pool:
 
     @property
     def spill_bytes(self) -> int:
-        """The most that may lie outside of it."""
+        """The most bytes that may lie outside of it."""
         return 0 if self.is_proved else (_UNBOUND - 1) * self.bytes
 
 
@@ -250,9 +254,9 @@ class Accumulator:
     graph input `input`, which is zeros at first.
 
     Attributes:
-        scale: of what a run adds: 1 for a sum over samples, 1/runs for a mean; None where it is weighted
-            with `count`, whose own total is an accumulator too.
-        count: name of the count that the value is a mean over ("" where `scale` is given).
+        scale: factor of a run's contribution: 1 for a sum over samples, 1/runs for a mean; None if
+            it is weighted with `count`, whose own total is an accumulator too.
+        count: name of the count that the value is a mean over ("" if `scale` is given).
     """
 
     input: str
@@ -267,18 +271,18 @@ class MicroBatches:
     """A step as several runs on parts of its batch.
 
     Attributes:
-        runs: how many; each has `batch / runs` samples.
+        runs: number of runs; each has `batch / runs` samples.
         dim: the open dim of the batch; `batch` is its size in the whole step.
-        inputs: by name of each input that is cut into parts, the axis along which.
-        accumulators: what is fed back from run to run; none where nodes of the model's own add up
+        inputs: by name of each input that is cut into parts, the axis of the cut.
+        accumulators: totals fed back from run to run; none if the model's own nodes add up
             (InPlaceAccumulatorV2).
-        scaled: means that a run scales by 1/runs and that are no accumulators: what the model's own nodes
-            add up, and outputs of `per_run`.
+        scaled: means that a run scales by 1/runs and that are no accumulators: totals of the
+            model's own nodes, and outputs of `per_run`.
         per_run: by name of each output that a run has for its own samples, the axis along which the
-            caller joins them.
-        run_us, baseline_run_us: of one run as planned, and of the model as it is with the same
-            accumulators.
-        baseline_run_bytes: the peak of that.
+            caller joins the runs' values.
+        run_us, baseline_run_us: time of one run as planned, and of the unchanged model with the
+            same accumulators.
+        baseline_run_bytes: peak of the latter.
     """
 
     runs: Annotated[int, Meta(ge=1, le=MAX_BYTES)]
@@ -299,60 +303,62 @@ class Plan:
 
     Attributes:
         model_sha256: digest of the model file (its proto without external data).
-        dims: sizes of the open dims, by name, or by place where they have none.
-        budget_text, budget_bytes: as typed (or where it is from), and in bytes.
-        reserve_bytes: set aside out of the budget.
-        budget_of: what the budget bounds: "held", all that a session holds that
-            `planner.open_session` opens, or "live", the bytes of tensors that are alive.
-        pool: on the CPU, in which the rewritten model runs, as predicted page by page; None where it runs
-            in none.
-        arena: in which the rewritten model runs within the budget, as predicted by replaying ONNX
-            Runtime's allocator, or as it ran; None where there is none, or where that is not known.
-        max_slowdown: the most time that a plan might add, as a ratio (0.05 is 5%); None for no limit.
-        binds: what kept the peak from being lower or the plan from being faster: "budget",
-            "slowdown", or "" where neither did.
+        dims: sizes of the open dims, by name, or by place if they have none.
+        budget_text, budget_bytes: the budget as typed (or its source), and in bytes.
+        reserve_bytes: bytes set aside from the budget.
+        budget_of: the quantity that the budget bounds: "held", all bytes of a session opened by
+            `planner.open_session`, or "live", the bytes of live tensors.
+        pool: planner's pool on the CPU for the rewritten model, as predicted page by page; None if
+            it runs in none.
+        arena: the arena in which the rewritten model runs within the budget, as predicted by
+            replaying ONNX Runtime's allocator, or as it ran; None if it has none, or it is not
+            known.
+        max_slowdown: the most time that a plan may add, as a ratio (0.05 is 5%); None for no limit.
+        binds: the limit that kept the peak from being lower or the plan from being faster:
+            "budget", "slowdown", or "" if neither did.
         device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
-        assumed: made without the device's provider: what its optimizers do and where its nodes run was
-            assumed, and `planner apply` plans again where the provider is.
-        resident: names of the inputs, initializers and outputs that live on the host; `feeds` says where
-            the caller has what it feeds and wants ("host", "device").
-        split: regions of the model that run in chunks of rows; those that stand together were split
-            together, each list in the model that the ones before it left.
-        cast_saved: as what tensors might be stored from forward to backward ("none", "bf16", "fp16"), and
-            `halved`: names of those that are.
+        assumed: made without the device's provider: its optimizers and the placement of nodes are
+            assumptions, and `planner apply` plans again on a machine with the provider.
+        resident: names of the inputs, initializers and outputs that live on the host; `feeds` is
+            the place of the caller's inputs and results ("host", "device").
+        split: regions of the model that run in chunks of rows. Each inner list was split together,
+            in the model that the lists before it left.
+        cast_saved: the type in which tensors may be stored from forward to backward ("none",
+            "bf16", "fp16"); `halved`: names of the tensors that are.
         fuse: how element operations of the model were fused ("none", "exact", "auto"), into
             `fused_nodes` nodes.
-        pattern: sessions with default options may use the memory pattern; where not, an input of the
+        pattern: sessions with default options may use the memory pattern; False if an input of the
             rewritten model may be left out.
         numbers: how close the rewritten model's outputs are to the original's (`planner.choices`).
-        default_differ: results of the rewritten model that are other bits than the original's where
-            sessions of default options run both; None where nobody looked.
-        recompute, include, exclude, min_tensor: what the plan might do, as it was asked for.
+        default_differ: results of the rewritten model whose bits differ from the original's if
+            sessions with default options run both; None if not compared.
+        recompute, include, exclude, min_tensor: the request's limits on the plan.
         host_budget_bytes: the most on the host at once, or in the disk's folder; None for no limit.
-        disk: what swaps go to, as it was measured; None where they go to the host's memory.
+        disk: the measured disk that swaps go to; None if they go to the host's memory.
         order_target: "default" or "priority": the session option the file is written for.
         baseline: the original model in the order ONNX Runtime runs it by default.
         best_order: the original operations in the base order that planner chose.
         planned: the rewritten model.
-        copies: "serial", or "overlapped" where the planned time has them beside the operations.
-        one_stream_us: what the rewritten model takes with its copies on the stream of the operations;
+        copies: "serial", or "overlapped" if the planned time has them beside the operations.
+        one_stream_us: time of the rewritten model with its copies on the stream of the operations;
             None in older files, which have no other time.
         least_peak_bytes: least peak found by any plan tried; least_peak_bound_bytes: no plan of
             this class can be below it.
-        bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1;
-            None where nothing was proved. `bound_class` says for which schedules it holds.
+        bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1; None
+            if nothing was proved. `bound_class` names the schedules that it holds for.
         binding: (tensor, bytes) resident at the planned peak, largest first (up to 20).
-        peak: everything that is resident at the planned peak; None in older files.
-        barred: what was ruled out while it was made; empty in older files.
-        engines: what each engine did in the search that found the plan; empty in older files.
+        peak: everything resident at the planned peak; None in older files.
+        barred: levers ruled out while the plan was made; empty in older files.
+        engines: statistics of each engine in the search that found the plan; empty in older files.
         micro: the step as several runs on parts of the batch; None for one run. `baseline` is one run of
             the original on the whole batch then, `planned` has the peak of a run and the time, copies and
             recomputes of all runs together, and `dims` has the batch of a run.
         unchanged: the budget is at or above the baseline peak: the model is copied as it is.
         ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
-        bounds: of sizes that depend on data, as they were asked for or as one run showed them.
-        block_channels: channels in a block of the layout that weights of the rewritten model are in
-            (NCHWc): it is right on processors with such blocks alone; 0 where none are in that layout.
+        bounds: of sizes that depend on data, as the user gave them or one run showed them.
+        block_channels: channels in a block of the layout of the rewritten model's weights (NCHWc):
+            the file is right only on processors with blocks of that size; 0 if no weight has that
+            layout.
     """
 
     version: Literal[1] = PLAN_VERSION
@@ -419,9 +425,9 @@ class Plan:
 
 
 def check_plan(plan: Plan, *, where: str) -> None:
-    """Raise ModelError, with the first thing found, unless the plan's fields are such as planner writes.
+    """Raise ModelError for the first fault in the plan's fields.
 
-    Whether the schedule fits a model is another question: see `planner.pipeline.record.rebuild`.
+    `planner.pipeline.record.rebuild` checks whether the schedule fits a model.
     """
     for fault in _faults(plan):
         raise ModelError(f"{where} is not a valid plan file: {fault}")

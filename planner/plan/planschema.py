@@ -15,10 +15,12 @@ from planner.plan.planfile import PLAN_VERSION, Plan
 
 
 def plan_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a plan file. Fields that it does not know are allowed: a later
-    release may add some within the same version."""
+    """Return the JSON Schema (draft 2020-12) of a plan file.
+
+    The schema allows unknown fields: a later release may add some within the same version.
+    """
     _, parts = schema_components([Plan], ref_template="#/$defs/{name}")
-    for part in parts.values():  # as Python 3.13 has it, and without the attributes
+    for part in parts.values():  # formatted as in Python 3.13, without the attributes
         words = inspect.cleandoc(part["description"]).split("\n\n")[0]
         part["description"] = words.replace("\n", " ")
     top = parts.pop("Plan")
@@ -33,7 +35,7 @@ def plan_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The text of `plan.schema.json`."""
+    """Return the text of `plan.schema.json`."""
     return json.dumps(plan_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

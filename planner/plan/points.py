@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 _SAME = 1e-9
-"""Times as near as this are the same."""
+"""Relative difference up to which times count as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +28,11 @@ class Point:
     """One budget.
 
     Attributes:
-        plan: None where nothing was found that fits.
-        bound_us: no plan that fits takes less time, in any of the base orders; infinite where that
-            proves that nothing fits.
-        order_bound_us: the same of plans in the base order of `plan`, which a search proves more of; 0
-            where nothing is known.
+        plan: None if no plan that fits was found.
+        bound_us: no plan that fits takes less time, in any of the base orders; infinite if proved
+            that nothing fits.
+        order_bound_us: the same for plans in the base order of `plan`, for which a search proves
+            more; 0 if unknown.
     """
 
     capacity_bytes: int
@@ -42,12 +42,12 @@ class Point:
 
     @property
     def is_impossible(self) -> bool:
-        """Proved that nothing fits."""
+        """Whether it is proved that nothing fits."""
         return self.bound_us == float("inf")
 
 
 def with_views(point: Point, views_us: float) -> Point:
-    """Add the nodes that no schedule names to the times of a point's plan and bounds."""
+    """Add the time of nodes that no schedule names (views) to a point's plan and bounds."""
     plan = point.plan
     return replace(
         point,
@@ -59,10 +59,11 @@ def with_views(point: Point, views_us: float) -> Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The step of one written file, as a measure for plans that are not written.
+    """The step time of a written file, as a yardstick for plans that are not written.
 
-    A written file has nodes that pin its order, and its caches save some time. Another plan is assumed to
-    have both in proportion to the time that it adds, and no more of them than this file has.
+    A written file has nodes that pin its order, and the processor's caches save some time. Another
+    plan is assumed to have both in proportion to the time that it adds, at most as much as this
+    file.
 
     Attributes:
         base_us: of the model as it is.
@@ -75,7 +76,7 @@ class Written:
     step_us: float
 
     def us(self, schedule_us: float) -> float:
-        """Estimate the step of another schedule; infinity stays."""
+        """Estimate the step time of another schedule; infinity stays."""
         added_us = self.schedule_us - self.base_us
         if added_us <= 0:
             return schedule_us
@@ -83,7 +84,7 @@ class Written:
         return schedule_us + share * max(self.step_us - self.schedule_us, -added_us)
 
     def of(self, point: Point) -> Point:
-        """Estimate the steps of a point's plan and bounds."""
+        """Estimate the step times of a point's plan and bounds."""
         plan = point.plan
         return replace(
             point,
@@ -94,9 +95,9 @@ class Written:
 
 
 def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points by budget, ascending, each with the best plan that fits it and the best bound.
+    """Sort the points by budget, and give each the best plan that fits it and the best bound.
 
-    A bound that a plan refutes is not taken: bounds are of buffers rounded up as an arena does, and a
+    A bound that a plan refutes is dropped: bounds count buffers rounded up as an arena does, and a
     plan that was read back may fit in the bytes that it really needs.
     """
     ascending = sorted(points, key=lambda p: p.capacity_bytes)
@@ -122,7 +123,7 @@ def monotone(points: Sequence[Point]) -> tuple[Point, ...]:
 def _in_order(
     plan: PointPlan, point: Point, points: Sequence[Point], plans: Sequence[PointPlan]
 ) -> float:
-    """The best bound on plans in the base order of `plan` at the budget of `point`; 0 for none."""
+    """Return the best bound for plans in `plan`'s base order at `point`'s budget; 0 for none."""
     bounds = [0.0]
     for larger in points:
         same = larger.plan is not None and larger.plan.order == plan.order

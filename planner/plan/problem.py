@@ -1,4 +1,4 @@
-"""The planning problem: what a solver sees. Nothing here knows of ONNX.
+"""The planning problem: a solver's whole input. Nothing here depends on ONNX.
 
 Time is a sequence of actions. The base order runs each operation once; a plan may run an operation
 again (recompute), or copy a tensor to the host and back (swap). At each action the device holds the
@@ -29,13 +29,13 @@ TensorIndex = NewType("TensorIndex", int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTensor:
-    """A buffer that is not persistent. `uses` are base-order operation indices, ascending.
+    """A buffer that is not persistent. `uses` are indices of operations in base order, ascending.
 
     Attributes:
         to_end: stays until the end of the run once (last) produced: a graph output.
         swappable: may be copied to the host.
-        host_copy: a copy is made on the host in any case, for a reader there: leaving the device costs
-            no other.
+        host_copy: a reader on the host needs a copy in any case: leaving the device costs no
+            further copy.
     """
 
     name: str
@@ -53,7 +53,7 @@ class PlanOp:
 
     Attributes:
         inputs, outputs: tensors that are not persistent, without repeats.
-        inplace: (input, output) pairs that share one buffer where the input dies here.
+        inplace: (input, output) pairs that share one buffer if the input dies here.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Problem:
         fixed_bytes: persistent tensors and the reserve; on the device throughout.
         capacity_bytes: the budget; live bytes may reach but not exceed it at every action.
         swap_out_bytes_per_s, swap_in_bytes_per_s: copy bandwidths; 0 forbids swapping.
-        overlap: copies run beside the operations, on one engine each way; else they follow each
-            other and the operations on one stream, and add to the step.
+        overlap: copies run beside the operations, on one engine each way; otherwise copies and
+            operations share one stream, and copies add to the step.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Problem:
 
     @cached_property
     def base_duration_us(self) -> float:
-        """Duration of the base order with nothing added."""
+        """Duration of the base order without recomputes and copies, in microseconds."""
         return sum(op.duration_us for op in self.ops)
 
     @property
@@ -98,35 +98,39 @@ class Problem:
         return self.swap_out_bytes_per_s > 0 and self.swap_in_bytes_per_s > 0
 
     def without_swaps(self) -> Problem:
-        """The same problem, with no copies to the host."""
+        """Return the same problem without copies to the host."""
         return replace(self, swap_out_bytes_per_s=0.0, swap_in_bytes_per_s=0.0)
 
     def swap_out_us(self, tensor: int) -> float:
-        """Time of one copy of `tensor` to the host; 0 where one is there in any case."""
+        """Return the time of one copy of `tensor` to the host.
+
+        0 if a reader on the host needs a copy in any case.
+        """
         if self.tensors[tensor].host_copy:
             return 0.0
         return self.tensors[tensor].bytes / self.swap_out_bytes_per_s * 1e6
 
     def swap_in_us(self, tensor: int) -> float:
-        """Time of one copy of `tensor` back to the device."""
+        """Return the time of one copy of `tensor` back to the device."""
         return self.tensors[tensor].bytes / self.swap_in_bytes_per_s * 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paging:
-    """Operations that only copy what lives on the host, by index, and may run beside the others. None
-    has a workspace.
+    """Operations that only copy tensors that live on the host, and may run beside the others, by index.
+
+    None has a workspace.
 
     Attributes:
-        loads: copies in, of what is there throughout.
-        stores: copies out, each of the one tensor that it reads, which stays until the copy is done.
+        loads: copies in, of tensors that the host holds throughout.
+        stores: copies out, each of its one input, which stays until the copy is done.
     """
 
     loads: frozenset[int] = frozenset()
     stores: frozenset[int] = frozenset()
 
     def stored(self, problem: Problem) -> dict[int, int]:
-        """By the tensor that a store reads, the store."""
+        """Map each tensor that a store reads to the store."""
         return {problem.ops[op].inputs[0]: op for op in self.stores}
 
 
@@ -155,12 +159,12 @@ class Action:
 
 
 def actions_below(kind: ActionKind, count: int) -> Sequence[Action]:
-    """The actions of one kind by target, up to `count` and beyond: every problem has the same ones."""
+    """Return the actions of one kind by target, at least `count` of them; all problems share them."""
     return _actions(kind, count.bit_length())
 
 
 def run_actions(ops: Sequence[int]) -> list[Action]:
-    """The actions that run these operations, in this order."""
+    """Return the actions that run these operations, in this order."""
     actions = actions_below(ActionKind.RUN, max(ops, default=0))
     return [actions[op] for op in ops]
 

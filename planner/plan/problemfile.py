@@ -1,12 +1,12 @@
-"""The problem file: a planning problem as JSON, so that it can be solved with no model at hand.
+"""The problem file: a planning problem as JSON, solvable without the model.
 
     {"format": "planner-problem", "version": 1, "name": ..., "fixed_bytes": ..., ...,
      "ops": [{"name", "duration_us", "inputs", "outputs", ...}],
      "tensors": [{"name", "bytes", "producer", "uses", ...}]}
 
 Keys are the fields of `planner.plan.problem`; `inputs`, `outputs` and `inplace` index `tensors`,
-`producer` and `uses` index `ops`. Fields with a default may be left out. What is read is checked: a
-problem that comes out of here is one that solvers and the simulator may trust.
+`producer` and `uses` index `ops`. Fields with a default may be left out. Reading checks everything
+that solvers and the simulator rely on.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FORMAT = "planner-problem"
 VERSION = 1
 
 MAX_US = 1e18
-"""The longest operation or copy that is planned with, in microseconds: some 30,000 years."""
+"""The longest operation or copy that planner accepts, in microseconds: some 30,000 years."""
 
 
 def problem_to_json(problem: Problem) -> str:
-    """The text of a problem file; reading it gives an equal problem.
+    """Return the text of a problem file; reading it gives an equal problem.
 
     Raises:
         ModelError: the problem is not consistent.
@@ -44,13 +44,14 @@ def read_problem(path: Path) -> Problem:
     """Read a problem file.
 
     Raises:
-        ModelError: not a problem file, of another version, or not consistent; says what is wrong.
+        ModelError: not a problem file, of another version, or inconsistent; the message names the
+            fault.
     """
     return problem_from_json(read_text(path, what="a problem file"), where=str(path))
 
 
 def problem_from_json(text: str, *, where: str = "the text") -> Problem:
-    """The problem that `text` describes; `where` names it in errors.
+    """Build the problem that `text` describes; `where` names it in errors.
 
     Raises:
         ModelError: as `read_problem`.
@@ -69,9 +70,9 @@ def problem_from_json(text: str, *, where: str = "the text") -> Problem:
 
 
 def check_problem(problem: Problem, *, where: str) -> None:
-    """Raise ModelError, with the first thing found, unless the problem is consistent.
+    """Raise ModelError for the first fault, unless the problem is consistent.
 
-    Indices are in range; operations read only what earlier ones made; each tensor's producer lists
+    Indices are in range; operations read only outputs of earlier ones; each tensor's producer lists
     it among its outputs, and its uses are exactly its readers, ascending; bytes, durations and
     bandwidths are finite and not negative.
     """
@@ -105,7 +106,7 @@ def _faults(problem: Problem) -> Iterator[str]:
 
 
 def _total_faults(problem: Problem) -> Iterator[str]:
-    """What is fine one by one, and too much together."""
+    """Yield faults of sums: each value is in range, but their total is not."""
     total = problem.fixed_bytes + sum(t.bytes for t in problem.tensors)
     total += max((op.workspace_bytes for op in problem.ops), default=0)
     if total > MAX_BYTES:

@@ -1,4 +1,4 @@
-"""What a schedule does on the device: bytes at each action, time, copies."""
+"""The replay of a schedule: bytes at each action, time, copies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a schedule does.
+    """Bytes, time and copies of a replayed schedule.
 
     Attributes:
         live_bytes: int64 [actions], fixed bytes and workspace included.
-        time_us: from start to end.
-        stall_us: time in which no operation runs (without overlap: the copies').
+        time_us: from start to end, in microseconds.
+        stall_us: time in which no operation runs (without overlap: the time of the copies).
         swap_us: time that the copies take, beside the operations or not.
-        paged_us: time of operations that only copy, and run beside the others.
+        paged_us: time of operations that only copy and run beside the others.
         copies: (tensor, birth, end) of each device copy, half-open.
-        timeline: when each action runs; None without overlap.
+        timeline: start and end of each action; None without overlap.
     """
 
     live_bytes: npt.NDArray[np.int64]
@@ -48,11 +48,11 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When each action is issued (its memory taken), starts and ends: microseconds of the run.
+    """Times at which each action is issued (and takes its memory), starts and ends, in microseconds.
 
     Attributes:
-        waited: for each copy out, the action before which its end is waited for; -1 where nothing waits
-            for it, and for all other actions.
+        waited: for each copy out, the action before which the stream waits for its end; -1 for
+            copies that nothing waits for, and for all other actions.
     """
 
     issue_us: list[float]
@@ -62,5 +62,5 @@ class Timeline:
 
     @property
     def time_us(self) -> float:
-        """When the last action is done."""
+        """The end of the last action."""
         return max(self.end_us, default=0.0)

@@ -1,10 +1,10 @@
 """A schedule by stages, and the bytes that it holds along the axis of its runs.
 
-Stage q lies between base operations q-1 and q. The runs of a stage are its recomputes, by index, and
-then base operation q, so that a run is known by (stage, operation) and runs are ordered as these
-pairs are; in a base run the two are equal. A copy out follows the base run that makes the tensor, a
-copy in comes just before the run that reads it: where copies and operations share one stream, no
-other place is faster or takes less memory.
+Stage q lies between base operations q-1 and q. It runs its recomputes, by index, and then base
+operation q. The pair (stage, operation) identifies a run and sorts runs; in a base run the two are
+equal. A copy out follows the base run that produces the tensor, and a copy in comes just before the
+run that reads it: if copies and operations share one stream, no other place is faster or takes less
+memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy.typing as npt
 from planner.plan.problem import Action, ActionKind, Problem
 
 Run = tuple[int, int]
-"""(stage, operation)."""
+"""A run as (stage, operation)."""
 
 _NOTHING: frozenset[int] = frozenset()
 
 Span = tuple[int, int]
-"""Half-open range of the axis: 2i lies before run i, 2i + 1 is run i."""
+"""Half-open range of the axis: 2i is the point before run i, 2i + 1 is run i."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class StageSchedule:
     """A schedule whose base operations run in base order.
 
     Attributes:
-        reruns: the runs besides the base runs.
-        back: (run, tensor): the tensor is copied in just before the run, which reads it.
+        reruns: the recomputes.
+        back: (run, tensor) pairs: the tensor is copied in just before the run, which reads it.
     """
 
     reruns: frozenset[Run]
@@ -42,11 +42,13 @@ class StageSchedule:
 
 
 def stage_schedule(problem: Problem, actions: Sequence[Action]) -> StageSchedule:
-    """The schedule by stages. Second runs in one stage, and copies in that no run reads, are left
-    out; the order within a stage may change, so the result may hold more bytes than `actions`.
+    """Convert actions to a schedule by stages.
 
-    Where first runs are not in base order, they are put there; a second run is in the stage of the first
-    run that it comes before, and left out where what it reads is made later.
+    Second runs of an operation in one stage, and copies in without a reader, are dropped. The order
+    within a stage may change, and the result may hold more bytes than `actions`.
+
+    First runs are put into base order. A second run goes to the stage of the next first run, and is
+    dropped if an input of it is produced later.
     """
     runs = [a.target if a.kind is ActionKind.RUN else None for a in actions]
     stages = _stages(runs, len(problem.ops))
@@ -70,7 +72,7 @@ def stage_schedule(problem: Problem, actions: Sequence[Action]) -> StageSchedule
 
 
 def _stages(runs: Sequence[int | None], count: int) -> list[int]:
-    """The stage of each action: a first run's own, else that of the next first run."""
+    """Return the stage of each action: a first run's own, else that of the next first run."""
     seen: set[int] = set()
     is_first = [m is not None and m not in seen and not seen.add(m) for m in runs]
     stages, stage = [count] * len(runs), count
@@ -83,7 +85,7 @@ def _stages(runs: Sequence[int | None], count: int) -> list[int]:
 
 
 def actions_of(problem: Problem, plan: StageSchedule) -> list[Action]:
-    """The actions of a schedule."""
+    """Return the actions of a schedule by stages."""
     fetches: dict[Run, list[int]] = {}
     for run, t in plan.back:
         fetches.setdefault(run, []).append(t)
@@ -100,12 +102,12 @@ def actions_of(problem: Problem, plan: StageSchedule) -> list[Action]:
 
 
 def runs_of(problem: Problem, plan: StageSchedule) -> list[Run]:
-    """All runs in order."""
+    """Return all runs in order."""
     return sorted([*((q, q) for q in range(len(problem.ops))), *plan.reruns])
 
 
 def overwritten(problem: Problem, m: int) -> frozenset[int]:
-    """Inputs of operation `m` whose buffer an output takes where `m` reads them last."""
+    """Return the inputs of operation `m` whose buffer an output takes over if `m` reads them last."""
     if not problem.ops[m].inplace:
         return _NOTHING
     chosen: dict[int, int] = {}
@@ -116,7 +118,7 @@ def overwritten(problem: Problem, m: int) -> frozenset[int]:
 
 
 def may_swap(problem: Problem, t: int) -> bool:
-    """Whether copying a tensor out frees anything: not a graph output's first copy."""
+    """Tell whether copying a tensor out frees memory: not for a graph output, whose first copy stays."""
     tensor = problem.tensors[t]
     return tensor.swappable and not tensor.to_end and tensor.bytes > 0
 
@@ -150,7 +152,7 @@ class MemoryProfile:
 
     @cached_property
     def stage_peaks(self) -> npt.NDArray[np.int64]:
-        """int64 [operations]: the largest live bytes of each stage."""
+        """The largest live bytes of each stage, int64 [operations]."""
         starts = [2 * i for i, (q, m) in enumerate(self.runs) if i == 0 or self.runs[i - 1][0] != q]
         return np.maximum.reduceat(self.live, starts)
 
@@ -160,11 +162,11 @@ class MemoryProfile:
         return int(self.live.max())
 
     def excess(self, capacity_bytes: int) -> int:
-        """Bytes above the capacity at each stage's fullest moment, summed over the stages."""
+        """Sum the bytes above the capacity at each stage's fullest moment over all stages."""
         return int(np.maximum(self.stage_peaks - capacity_bytes, 0).sum())
 
     def spans(self, t: int, *, first: bool = True) -> list[Span]:
-        """Where the copies of a tensor are live.
+        """Return the spans in which a tensor's copies are live.
 
         Args:
             first: False leaves out the first copy of a `to_end` tensor.
@@ -193,28 +195,33 @@ class MemoryProfile:
 
 
 def added_us(problem: Problem, plan: StageSchedule) -> float:
-    """Time that a schedule adds to the base order where nothing overlaps."""
+    """Return the time that a schedule adds to the base order if nothing overlaps."""
     added = sum(problem.ops[m].duration_us for _, m in plan.reruns)
     added += sum(problem.swap_in_us(t) for _, t in plan.back)
     return added + sum(problem.swap_out_us(t) for t in {t for _, t in plan.back})
 
 
 def readers_of(problem: Problem, m: int) -> set[int]:
-    """Operations that read what operation `m` makes."""
+    """Return the operations that read an output of operation `m`."""
     return {u for t in problem.ops[m].outputs for u in problem.tensors[t].uses}
 
 
 def moves_freely(problem: Problem, m: int) -> bool:
-    """Whether a run of `m`, where it moves past another that it has nothing to do with, takes nothing
-    there but its output, which would be there anyway."""
+    """Tell whether a run of `m` that moves past an unrelated run holds nothing there but its output.
+
+    The output would be live there anyway.
+    """
     op = problem.ops[m]
     touched = [problem.tensors[t] for t in (*op.inputs, *op.outputs)]
     return not op.workspace_bytes and len(op.outputs) == 1 and not any(t.to_end for t in touched)
 
 
 def latest(problem: Problem, plan: StageSchedule) -> StageSchedule:
-    """The plan with each run as late as it can be without holding more: past a base operation that
-    does not read what it makes, as long as all that it reads is still there."""
+    """Move each recompute as late as possible without holding more bytes.
+
+    A run moves past a base operation that does not read its output, as long as all of its inputs
+    are still live.
+    """
     reruns = set(plan.reruns)
     fetched = {run for run, _ in plan.back}
     for q, m in sorted(reruns, reverse=True):
@@ -235,5 +242,5 @@ def latest(problem: Problem, plan: StageSchedule) -> StageSchedule:
 
 
 def base_plan() -> StageSchedule:
-    """Every operation once, everything kept."""
+    """Return the schedule that runs every operation once and keeps everything."""
     return StageSchedule(reruns=frozenset(), back=frozenset())

@@ -12,10 +12,10 @@ class EngineStatistics:
     Attributes:
         name: of the engine.
         calls: turns that it had.
-        seconds: that it took, those of the engines that it calls left out.
+        seconds: time that it took, without the engines that it calls.
         offers: plans that it offered, fitting or not.
-        improvements: of these, those that were better than any before.
-        bound_raised_us: by how much it raised the bound on the added time.
+        improvements: offered plans that were better than all before.
+        bound_raised_us: microseconds by which it raised the bound on the added time.
     """
 
     name: str

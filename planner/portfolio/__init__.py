@@ -1,1 +1,1 @@
-"""Which engine solves a problem, in which order, and for how long."""
+"""The portfolio: which engine works on a problem, in which order, and for how long."""

@@ -1,9 +1,10 @@
 """The frontier between memory and time: the best plan at each of several budgets.
 
-A plan for one budget is a plan for every larger one, and a bound for one budget bounds every smaller
-one. So both lines of a frontier are monotone by construction: each point takes the best plan of the
-budgets up to its own, and the largest bound of those from its own on. A search at one budget begins from
-what is known of the next larger one, and none is made where the two lines meet.
+A plan for one budget is a plan for every larger one, and a bound for one budget bounds every
+smaller one. Both curves of a frontier are therefore monotone by construction: each point takes the
+best plan of the budgets up to its own, and the largest bound of those from its own on. A search at
+one budget starts from the results at the next larger one, and none is made at budgets where the two
+curves meet.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from planner.search.state import SearchSettings
 
 @dataclass(slots=True, kw_only=True)
 class FrontierSearch:
-    """The search for a frontier, and what it has come to.
+    """The search for a frontier, and its results so far.
 
     Attributes:
         problems: the same problem in several base orders; their own capacities do not count.
-        settings: of the search at one budget, whose time is given with each.
-        worth_per_s: a second of waiting for one point must promise so much of a step's time; None waits
-            for all of it.
+        settings: of the search at one budget; its time limit comes with each call.
+        worth_per_s: share of a step's time that a second of waiting for one point must promise;
+            None waits for the whole time limit.
         policy: of the race between the orders, and of the searches.
-        found: by budget; None where nothing had to be searched for.
+        found: results by budget; None if no search was needed.
     """
 
     problems: tuple[Problem, ...]
@@ -40,7 +41,7 @@ class FrontierSearch:
     found: dict[int, Raced | None] = field(default_factory=dict)
 
     def at(self, capacity_bytes: int, *, time_limit_s: float) -> Point:
-        """Find the best plan at one budget, or below it; asked again, look for a better one."""
+        """Find the best plan at one budget, or below it; a repeated call looks for a better one."""
         if not self.is_settled(capacity_bytes):
             larger = self.larger(capacity_bytes)
             self.found[capacity_bytes] = self.searched(capacity_bytes, larger, time_limit_s)
@@ -48,24 +49,24 @@ class FrontierSearch:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """All budgets that were asked for."""
+        """The points of all budgets asked for."""
         return monotone([_point(budget, raced) for budget, raced in self.found.items()])
 
     def is_settled(self, capacity_bytes: int) -> bool:
-        """Note a budget, and see from the others whether a search can find more there."""
+        """Record a budget, and tell whether results at other budgets leave nothing to find there."""
         self.found.setdefault(capacity_bytes, None)
         point = next(p for p in self.points if p.capacity_bytes == capacity_bytes)
         plan = point.plan
         return point.is_impossible or (plan is not None and plan.time_us <= point.bound_us)
 
     def larger(self, capacity_bytes: int) -> Raced | None:
-        """Look up what was found at the least budget from this one on."""
+        """Return the result at the least known budget from this one on."""
         found = [(budget, raced) for budget, raced in self.found.items() if raced is not None]
         larger = [pair for pair in found if pair[0] >= capacity_bytes]
         return min(larger, key=lambda pair: pair[0])[1] if larger else None
 
     def searched(self, capacity_bytes: int, larger: Raced | None, time_limit_s: float) -> Raced:
-        """Search at one budget, from what was found at a larger one."""
+        """Search at one budget, starting from the result at a larger one."""
         patience = None if self.worth_per_s is None else begin(self.worth_per_s)
         return solve_orders(
             [replace(problem, capacity_bytes=capacity_bytes) for problem in self.problems],
@@ -75,7 +76,7 @@ class FrontierSearch:
         )
 
     def within(self, orders: Sequence[int]) -> FrontierSearch:
-        """Search in some of the orders alone, given by their indices."""
+        """Restrict the search to some of the orders, given by their indices."""
         return replace(self, problems=tuple(self.problems[i] for i in orders), found={})
 
 
@@ -94,7 +95,7 @@ def _point(capacity_bytes: int, raced: Raced | None) -> Point:
 
 
 def point_plan(candidate: Candidate, *, engine: str, order: int) -> PointPlan:
-    """The figures of a plan, for a frontier."""
+    """Return a plan's figures for a frontier."""
     replay = candidate.replay
     return PointPlan(
         peak_bytes=replay.peak_bytes,

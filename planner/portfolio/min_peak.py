@@ -1,17 +1,18 @@
-"""The least budget that can be met: a plan with little peak, and what no plan can go below.
+"""The least feasible budget: a plan with a low peak, and a lower bound for every plan.
 
-In one base order, an operation that runs for the first time holds its inputs, outputs and workspace,
-and the graph outputs made before (`planner.bound.lp.held_at`); the largest of these is a bound on the
-peak of every plan that first runs the operations in that order, whatever it recomputes or copies. A
-plan that copies every tensor out as soon as it is made, and in again for each use, meets it, if all
-may be copied; so there the least budget is known. Without copies a search looks for a plan: the programs
-over instants, and evictions, are tried at capacities between the bound and the best plan so far; then
-plans are made to need less, part by part.
-There the bound is that of `planner.bound.unmaking`: it also knows that what an operation reads has to be
-made, one after the other. It follows a part of all ways to do so, and one operation's inputs at a time,
-so it may still be below.
+In one base order, an operation that runs for the first time holds its inputs, outputs and
+workspace, and the graph outputs made before (`planner.bound.lp.held_at`). The largest of these
+bounds the peak of every plan that first runs the operations in that order, whatever it recomputes
+or copies. A plan that copies every tensor out as soon as it is made, and in again for each use,
+meets the bound if all tensors may be copied; the least budget is then known. Without copies, the
+search first tries programs over instants and evictions at capacities between the bound and the best
+plan so far; then it lowers the plans' peaks part by part.
 
-Over all orders, `planner.order.min_peak` finds the order in which that bound is least.
+Without copies the bound is that of `planner.bound.unmaking`: it also counts that an operation's
+inputs have to be made, one after the other. It follows only some of the ways to do so, and one
+operation's inputs at a time, and may therefore still be too low.
+
+Over all orders, `planner.order.min_peak` finds the order with the lowest bound.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ def min_peak(
     start: Candidate | None = None,
     policy: LeastPeakPolicy = POLICY.least_peak,
 ) -> tuple[Candidate, int]:
-    """The plan with the least peak found, and bytes below which none is.
+    """Find the plan with the least peak, and a lower bound in bytes for the peak of every plan.
 
     The bound holds for `planner.bound.lp.BOUND_CLASS`. The search ends at the bound, at the time
-    limit, or where no capacity is left to try but those within the policy's `precision` of one at which
-    nothing was found, and chance finds nothing more.
+    limit, or when only capacities within the policy's `precision` of a failed one are left and
+    chance finds nothing more.
 
     Args:
-        start: a plan that is known already.
+        start: a known plan.
         policy: how the time is shared out.
     """
     deadline = clock.now() + time_limit_s
@@ -67,7 +68,9 @@ def min_peak(
     if start is not None:
         search.take(start)
     if search.best.peak_bytes > low and problem.allow_swap:
-        tight = replace(problem, capacity_bytes=low)  # or copies in are put where they hide
+        tight = replace(
+            problem, capacity_bytes=low
+        )  # or copies in are listed at places where they hide
         search.take(Evaluator(tight).evaluate(everything_swapped(problem)))
     if search.best.peak_bytes > low:
         search.by_eviction(low, clock.now() + policy.bound_share * time_limit_s)
@@ -84,10 +87,10 @@ def min_peak_of(
     time_limit_s: float,
     policy: LeastPeakPolicy = POLICY.least_peak,
 ) -> tuple[int, Candidate]:
-    """The least peak found over several base orders: short searches in all, longer ones in the best.
+    """Find the least peak over several base orders: short searches in all, longer ones in the best.
 
-    How low a search gets in half a second says more of an order than its own peak or its bound do:
-    between orders of one bound, ResNet-18 has gone down to 49% and to 64% of its peak.
+    The peak that a search reaches in half a second says more about an order than its own peak or
+    its bound: between orders with one bound, ResNet-18 has come down to 49% and to 64% of its peak.
 
     Returns:
         The index of the order's problem, and the plan.
@@ -133,7 +136,7 @@ def _least(found: Mapping[int, Candidate]) -> float:
 
 
 class _CapacitySearch:
-    """Tries capacities; keeps the plan with the least peak."""
+    """Tries capacities, and keeps the plan with the least peak."""
 
     def __init__(self, problem: Problem, deadline: float, numbers: LeastPeakPolicy) -> None:
         self.problem = problem
@@ -144,17 +147,20 @@ class _CapacitySearch:
         self.policies = list(EVICTION_POLICIES)
 
     def take(self, candidate: Candidate) -> None:
-        """Keep the candidate if its peak is the least."""
+        """Keep the candidate if its peak is the least so far."""
         if candidate.peak_bytes < self.best.peak_bytes:
             self.best = candidate
 
     def bisect(self, attempt: Callable[[int, float], bool], low: int, *, share: float) -> int:
-        """Call `attempt` with capacities between `low` and the best peak, and with when to end, for a
-        share of the time left; returns the least capacity not proved impossible."""
+        """Call `attempt` with capacities between `low` and the best peak, for a share of the time left.
+
+        Each call gets a capacity and its deadline. Returns the least capacity not proved
+        impossible.
+        """
         now = clock.now()
         until = now + share * (self.deadline - now)
         near = 1 + self.numbers.precision
-        failed, capacity = low - 1, low  # the largest capacity at which no plan was found
+        failed, capacity = low - 1, low  # the largest capacity without a plan
         while self.best.peak_bytes > (failed + 1) * near and clock.now() < until:
             now = clock.now()
             if attempt(capacity, now + self.numbers.attempt_share * (until - now)):
@@ -165,7 +171,7 @@ class _CapacitySearch:
         return low
 
     def by_eviction(self, capacity: int, until: float) -> bool:
-        """Greedy, then eviction; proves nothing."""
+        """Try greedy repair, then eviction; return False, because neither proves anything."""
         evaluator = Evaluator(replace(self.problem, capacity_bytes=capacity))
         self.take(Improver(evaluator, At(until)).repair(evaluator.base))
         if not self.problem.allow_recompute:
@@ -174,13 +180,17 @@ class _CapacitySearch:
             if self.best.peak_bytes <= capacity:
                 break
             if self._evict(capacity, policy, until, None):
-                self.policies.sort(key=lambda other: other != policy)  # what helped comes first
+                self.policies.sort(
+                    key=lambda other: other != policy
+                )  # successful policies come first
                 break
         return False
 
     def by_descents(self, low: int) -> None:
-        """Parts of the best plan and of evicted ones by constraint programming, until the deadline or
-        until that has helped for too long no more."""
+        """Improve parts of the best plan and of evicted ones by constraint programming.
+
+        Ends at the deadline, or when that has brought nothing for too long.
+        """
         limit_s = self.deadline - clock.now()
         if self._is_near(low) or not self._may_descend(limit_s):
             return
@@ -188,8 +198,10 @@ class _CapacitySearch:
         self.take(_DESCEND.lower(problem, self.best, SearchSettings(limit_s=limit_s)))
 
     def by_chance(self, low: int, *, share: float) -> None:
-        """Eviction with blurred scores, always a little below the best plan, until it has missed too
-        often, or for a share of the time left where descents follow."""
+        """Run eviction with blurred scores, always a little below the best plan's peak.
+
+        Ends after too many misses in a row, or after a share of the time left if descents follow.
+        """
         left_s = self.deadline - clock.now()
         until = self.deadline
         if self._may_descend((1 - share) * left_s):
@@ -208,7 +220,7 @@ class _CapacitySearch:
         return limit_s >= self.numbers.min_descents_s and _DESCEND.supports(self.problem)
 
     def _is_near(self, low: int) -> bool:
-        """Whether the best plan's peak is as near to `low` as it is looked for."""
+        """Tell whether the best plan's peak is within the search's precision of `low`."""
         return self.best.peak_bytes <= low * (1 + self.numbers.precision)
 
     def _evict(
@@ -220,7 +232,7 @@ class _CapacitySearch:
         return actions is not None
 
     def by_lp(self, capacity: int, until: float) -> bool:
-        """The cutting loop; whether it proves that nothing fits."""
+        """Run the cutting loop; return whether it proves that nothing fits."""
         state = new_state(replace(self.problem, capacity_bytes=capacity))
         run_engine(Greedy(), state, At(until))
         if state.best is None:

@@ -1,4 +1,4 @@
-"""The numbers of the portfolio as a TOML file: what is left out keeps its default.
+"""The portfolio's numeric parameters as a TOML file; missing ones keep their default.
 
     [portfolio]
     near_s = 5.0
@@ -13,8 +13,8 @@
     until = 0.4
     part_stages = [3, 12]
 
-`planner solve --print-params` prints all of them. A command that does not do what one of the tables is
-about says so (`changed_stages`).
+`planner solve --print-params` prints all of them. A command that does not use one of the tables
+says so (`changed_stages`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
 _OF_TURN = ("until", "until_if_large")
 STAGES = {"race": "race", "least-peak": "least_peak", "frontier": "frontier"}
-"""The tables of what is done besides one search, and the fields of `Policy` that hold their numbers."""
+"""Tables for stages other than one search, and the fields of `Policy` with their parameters."""
 
 _SHARES = ("share", "_shares", "_until", "_gap")
-"""How the names of shares end."""
+"""Suffixes of the names of shares."""
 
 _MIN = 1e-9
-"""Smaller times and factors make no sense, and what divides by them overflows."""
+"""Least sensible time or factor; dividing by smaller ones overflows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class _Head:
 
 
 def read_params(path: Path) -> Policy:
-    """The policy that a file asks for.
+    """Read a policy from a file.
 
     Raises:
         UsageError: the file is not one, names an engine or a number that does not exist, or gives a
@@ -71,18 +71,18 @@ def read_params(path: Path) -> Policy:
         data = tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{path} is not {_WHAT}: it is nested too deep") from None
-    except ValueError as error:  # not TOML, or a number of thousands of digits
+    except ValueError as error:  # not TOML, or a number with thousands of digits
         raise UsageError(f"{path} is not {_WHAT}: {error}") from None
     return policy_of(data, where=str(path))
 
 
 def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> Policy:
-    """`base` with what `data` says.
+    """Return `base` with the changes in `data`.
 
     Args:
-        data: as TOML gives it.
+        data: parsed TOML.
         where: the file, for messages.
-        base: the policy that is changed.
+        base: the policy to change.
 
     Raises:
         UsageError: as `read_params`.
@@ -110,7 +110,7 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
 
 
 def params_text(policy: Policy = POLICY) -> str:
-    """The policy as a TOML file; numbers without a limit are left out."""
+    """Return the policy as a TOML file; infinite numbers are left out."""
     data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in _Head.__slots__}}
     for name, field in STAGES.items():
         data[name] = fields_of(getattr(policy, field))
@@ -120,7 +120,7 @@ def params_text(policy: Policy = POLICY) -> str:
 
 
 def changed_stages(policy: Policy) -> tuple[str, ...]:
-    """The tables among `STAGES` whose numbers are not the default."""
+    """Return the tables of `STAGES` whose parameters differ from the default."""
     return tuple(
         name for name, field in STAGES.items() if getattr(policy, field) != getattr(POLICY, field)
     )
@@ -141,7 +141,7 @@ def _check_engine(engine: str, turns: list[Turn], section: str, where: str) -> N
 def _changed(
     turns: tuple[Turn, ...], engine: str, given: Mapping[str, Any], section: str, where: str
 ) -> tuple[Turn, ...]:
-    """The turns with what is given for one engine."""
+    """Return the turns with the changes for one engine."""
     enabled = given.get("enabled", True)
     if not isinstance(enabled, bool):
         raise _wrong(where, f"{section}.enabled is {shown(enabled)}, not true or false")
@@ -173,14 +173,14 @@ def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str
 
 
 def _with(value: Any, given: Mapping[str, Any], section: str, where: str) -> Any:
-    """A dataclass of numbers, `value`, with those that are given."""
+    """Return a copy of the dataclass `value` with the given parameters."""
     made: Any = structured(given, type(value), _source(where, section))
     _check_numbers(made, section, where)
     return replace(value, **{key: getattr(made, key) for key in given})
 
 
 def _check_numbers(made: Any, section: str, where: str) -> None:
-    """Counts, sizes and times are above 0, shares between 0 and 1."""
+    """Check that counts, sizes and times are above 0, and shares between 0 and 1."""
     for key, value in fields_of(made).items():
         for number in value if isinstance(value, tuple) else (value,):
             if key.endswith(_SHARES):

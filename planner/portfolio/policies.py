@@ -1,8 +1,7 @@
-"""The numbers of what the portfolio does besides one search: the race of base orders, the search for
-the least peak, and the frontier.
+"""Parameters of the portfolio's other stages: the race of base orders, the least peak, the frontier.
 
-They are apart from the code that reads them since `planner.portfolio.table` holds them all, and that
-code needs the table.
+They are apart from the code that uses them because `planner.portfolio.table` holds them all, and
+that code needs the table.
 """
 
 from __future__ import annotations
@@ -12,24 +11,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RacePolicy:
-    """Every number of the race of base orders (`planner.portfolio.race`).
+    """All parameters of the race of base orders (`planner.portfolio.race`).
 
-    The race has three rounds: a rough plan in each order, a short search in the best of them, a longer
-    one in the best of those. A round whose end lies before that of the one before it has no time.
+    The race has three rounds: a rough plan in each order, a short search in the best of them, a
+    longer one in the best of those. A round that would end before the previous one gets no time.
 
     Attributes:
-        share: of the time of a whole search that the race takes.
-        bounds_until, rough_until, first_until: shares of the race at which the bounds end, the rough
-            plans, and the first round of searches.
-        greedy_share: of a rough plan's time, for greedy repair; the rest is for the LP.
-        rough_instants: of that LP.
-        first_orders, last_orders: how many orders are searched in, in the first round and in the last.
-        exploded_factor: a greedy plan that takes so many times the base order's time is given up.
-        lever_tries, lever_factor: after so many orders, a lever that alone adds so many times what the
-            other does is left out.
-        rough_s, min_s: seconds; no rough plan, and no search, has less time.
-        others_factor: once a plan is found in the best order, those in the others end after so many
-            times what it took.
+        share: share of a whole search's time that the race takes.
+        bounds_until, rough_until, first_until: shares of the race at which the bounds, the rough
+            plans, and the first round of searches end.
+        greedy_share: share of a rough plan's time for greedy repair; the rest is for the LP.
+        rough_instants: instants of that LP.
+        first_orders, last_orders: numbers of orders in the first and in the last round of searches.
+        exploded_factor: a greedy plan is given up if it takes this multiple of the base order's
+            time.
+        lever_tries, lever_factor: after this number of orders, a lever is dropped if it alone adds
+            this multiple of the other's time.
+        rough_s, min_s: seconds at least for a rough plan, and for a search.
+        others_factor: once a plan is found in the best order, the searches in the others end after
+            this multiple of the time that it took.
     """
 
     share: float = 0.4
@@ -50,23 +50,23 @@ class RacePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastPeakPolicy:
-    """Every number of the search for the least peak (`planner.portfolio.min_peak`).
+    """All parameters of the search for the least peak (`planner.portfolio.min_peak`).
 
     Attributes:
-        sets_per_s, max_sets: that the bound without copies looks at, per second of the time limit and at
-            most: some hundredths of the time. More raise it little, and take memory.
-        bound_share: of the time, for a plan that meets the bound by eviction.
-        lp_share, eviction_share, chance_share: of the time left each, for capacities tried by the LP, by
-            eviction, and for eviction with blurred scores; the last is left to descents.
-        min_descents_s: seconds; with less time left there are none.
-        attempt_share: of that time's rest, at most, for one capacity.
-        max_instants: of the LP.
-        max_misses: blurred evictions in a row that find nothing, after which chance is given up.
-        precision: no capacity is tried within this share of one at which nothing was found.
+        sets_per_s, max_sets: sets that the bound without copies visits, per second of the time
+            limit and at most: some hundredths of the time. More raise it little, and take memory.
+        bound_share: share of the time for a plan that meets the bound by eviction.
+        lp_share, eviction_share, chance_share: shares of the time left for capacities tried by the
+            LP, by eviction, and for eviction with blurred scores; the rest goes to descents.
+        min_descents_s: least time left, in seconds, with which descents are tried.
+        attempt_share: largest share of that stage's remaining time for one capacity.
+        max_instants: instants of the LP at most.
+        max_misses: blurred evictions in a row without a result, after which they are given up.
+        precision: no capacity is tried within this share of a failed one.
         all_until, few_until: shares of the time at which the rounds over several orders end: of all
             orders, and of a few; the last ends with the time.
-        few_orders, last_orders: how many orders are in the second round, and in the last.
-        min_s: seconds; no search in one order is shorter.
+        few_orders, last_orders: numbers of orders in the second round, and in the last.
+        min_s: seconds at least for a search in one order.
     """
 
     sets_per_s: int = 5_000
@@ -89,16 +89,16 @@ class LeastPeakPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPolicy:
-    """Every number of a frontier over many budgets (`planner.pipeline.answer.budgets.sweep`).
+    """All parameters of a frontier over many budgets (`planner.pipeline.answer.budgets.sweep`).
 
     Attributes:
-        orders_share, max_orders_s: the search for base orders takes this share of the time, and at most
-            so many seconds.
-        comparing_share: of the time, for comparing the orders at a few budgets.
-        compared_shares: these budgets, as shares of the way from the least that may be possible to the
-            best order's own peak.
-        kept_orders: the best so many at each of them go into the frontier.
-        min_point_s: seconds; no point gets less, however many there are.
+        orders_share, max_orders_s: share of the time, and most seconds, for the search for base
+            orders.
+        comparing_share: share of the time for comparing the orders at a few budgets.
+        compared_shares: these budgets, as shares of the way from the least bound to the best
+            order's own peak.
+        kept_orders: number of best orders at each of them that enter the frontier.
+        min_point_s: seconds at least for each point, however many there are.
     """
 
     orders_share: float = 0.1

@@ -1,7 +1,8 @@
-"""Which base order to plan in: a race of short searches.
+"""Choice of the base order to plan in: a race of short searches.
 
-How well a graph can be planned depends on its order far more than the order's own peak tells:
-between two orders whose peaks are 1% apart, recomputing to half of it has cost 7% and 47% (ResNet-50).
+How well a graph can be planned depends on its order far more than the order's own peak shows:
+between two orders whose peaks are 1% apart, recomputing to half the peak has cost 7% and 47%
+(ResNet-50).
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class Runner:
 
     Attributes:
         index: of its problem.
-        bound_us: no plan in this order takes less time; infinite where nothing fits.
-        solved: what the search found; None where it was not tried, its bound being too high or time
-            being out.
-        pins_us: what it takes besides to run in this order.
-        is_bounded: time did for a bound that tells this order from others.
+        bound_us: no plan in this order takes less time; infinite if nothing fits.
+        solved: result of the search; None if not tried, because its bound was too high or time was
+            out.
+        pins_us: additional time of the nodes that pin this order.
+        is_bounded: there was time for a bound that distinguishes this order from others.
     """
 
     index: int
@@ -56,8 +57,11 @@ class Runner:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """Least is best: a plan by its time; then those not tried, by their bound, and those without one;
-        then those that found nothing, by their least peak; then what is impossible."""
+        """The sort key, best first.
+
+        Orders with a plan come first, by its time; then orders not tried, by their bound, unbounded
+        ones last; then orders without a plan, by their least peak; then impossible ones.
+        """
         if self.is_impossible:
             return 3, 0.0, 0.0
         if self.solved is None:
@@ -69,11 +73,11 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """What is searched in one order: plain values, which another process can be given.
+    """A search in one order, in plain values that can be sent to another process.
 
     Attributes:
-        parts: the problem, or parts of it, each searched in for `limit_s`.
-        start: what a search begins from; None for nothing.
+        parts: the problem, or parts of it, each searched for `limit_s`.
+        start: start of the search; None for none.
     """
 
     runner: Runner
@@ -88,11 +92,11 @@ _Engine = Callable[[None, _Turn], list[Solved]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceMeans:
-    """What a race is run with, which does not decide it.
+    """Resources of a race that do not affect its result.
 
     Attributes:
         progress: called with the index of a problem when its search begins.
-        helper: where some of the searches are made; None makes all of them in this process.
+        helper: a process for some of the searches; None makes all of them in this process.
     """
 
     progress: Callable[[int], None] = lambda _: None
@@ -100,7 +104,7 @@ class RaceMeans:
 
 
 MEANS = RaceMeans()
-"""Nobody is told, and all is run here."""
+"""No progress messages, and everything in this process."""
 
 
 def race(
@@ -112,20 +116,20 @@ def race(
     means: RaceMeans = MEANS,
     policy: Policy = POLICY,
 ) -> list[Runner]:
-    """A rough plan in each order, a search in the best few, then a longer one in the best of those.
+    """Make a rough plan in each order, search in the best few, then longer in the best of those.
 
-    In an order that is good to plan in, a rough plan is found in a fraction of a second and is a fair
-    one; in a bad order it explodes. Where a plan may recompute and swap, the first two rounds look for
-    plans that do one of the two: that takes a tenth of the time, and their ranking is that of the plans
-    that do both.
+    In an order that is good to plan in, a rough plan takes a fraction of a second and is decent; in
+    a bad order its time explodes. If a plan may recompute and swap, the first two rounds look for
+    plans with one of the two levers: that takes a tenth of the time, and ranks the orders as plans
+    with both do.
 
     Args:
-        problems: the same operations, tensors and capacity in several orders, and so of one base
-            duration. The first is tried whatever its bound: where time is short, an order that is run
+        problems: the same operations, tensors and capacity in several orders, hence with one base
+            duration. The first is tried whatever its bound: if time is short, an order that is run
             anyway is the safest.
-        pins_us: what plans in each order take besides; None for nothing.
-        patience: orders that promise too little for the wait are not searched in; None searches in all.
-        means: who is told, and where it is run.
+        pins_us: additional time of plans in each order; None for none.
+        patience: orders that promise too little for the wait are skipped; None searches in all.
+        means: progress callback and helper process.
         policy: of the race, and of the searches in it.
 
     Returns:
@@ -142,7 +146,7 @@ def race(
     )
     field.bound(start + numbers.bounds_until * time_limit_s)
     if any(r.solved for r in field.runners):
-        return field.ranked()  # an order that fits as it is: nothing is better
+        return field.ranked()  # an order that fits as it is: no other is better
     until = start + numbers.rough_until * time_limit_s
     field.search(
         field.distinct(), until, engine=_roughly, kinds=_single_kinds, least_s=numbers.rough_s
@@ -157,25 +161,25 @@ def race(
 
 
 def _roughly(_: None, turn: _Turn) -> list[Solved]:
-    """A rough plan of each part; may be called in another process."""
+    """Make a rough plan of each part; may run in another process."""
     return [rough_plan(part, turn.limit_s, turn.policy.race) for part in turn.parts]
 
 
 def _shortly(_: None, turn: _Turn) -> list[Solved]:
-    """A short search in each part; may be called in another process."""
+    """Search briefly in each part; may run in another process."""
     settings = SearchSettings(limit_s=turn.limit_s, thorough=False)
     return [solve(part, settings, start=turn.start, policy=turn.policy) for part in turn.parts]
 
 
 def _single_kinds(problem: Problem) -> list[Problem]:
-    """The problem with one lever only, each way that it has."""
+    """Return the problem with one lever only, for each lever allowed."""
     if problem.allow_recompute and problem.allow_swap:
         return [problem.without_swaps(), replace(problem, allow_recompute=False)]
     return [problem]
 
 
 def rough_plan(problem: Problem, time_limit_s: float, numbers: RacePolicy = POLICY.race) -> Solved:
-    """The base order, repaired, and what the LP of one instant, or a few, gives."""
+    """Repair the base order greedily, and round the LP of a few instants."""
     state = new_state(problem, SearchSettings(limit_s=time_limit_s))
     greedy = Greedy(max_slowdown=numbers.exploded_factor)
     run_engine(greedy, state, At(state.began + numbers.greedy_share * time_limit_s))
@@ -186,11 +190,11 @@ def rough_plan(problem: Problem, time_limit_s: float, numbers: RacePolicy = POLI
 
 @dataclass(slots=True, kw_only=True)
 class _Field:
-    """The runners of a race, while it lasts.
+    """The runners of a running race.
 
     Attributes:
-        levers: time added by plans that recompute, or that only swap.
-        marks: by problem; orders of one mark are hardly different.
+        levers: times added by plans that recompute (True) and by plans that only swap (False).
+        marks: by problem; orders with equal marks hardly differ.
     """
 
     problems: Sequence[Problem]
@@ -207,11 +211,11 @@ class _Field:
         return self.policy.race
 
     def ranked(self) -> list[Runner]:
-        """The best first."""
+        """Return the runners, best first."""
         return sorted(self.runners, key=lambda r: r.rank)
 
     def bound(self, until: float) -> None:
-        """Start with the bound of one instant, or the base duration where time is out."""
+        """Bound each order by the LP with one instant, or by the base duration once time is out."""
         for index, problem in enumerate(self.problems):
             peak = peak_of(problem, range(len(problem.ops)))
             if peak <= problem.capacity_bytes:
@@ -239,8 +243,7 @@ class _Field:
             )
 
     def distinct(self) -> list[Runner]:
-        """One of every mark: the first of all, then the least first bound first, and last those that time
-        did not do to bound."""
+        """Return one runner per mark: the first of all, then by ascending bound, unbounded ones last."""
         first = {self.marks[r.index]: r for r in reversed(self.runners)}
         return sorted(first.values(), key=self._promise)
 
@@ -256,12 +259,15 @@ class _Field:
         kinds: _Kinds,
         least_s: float | None = None,
     ) -> None:
-        """Search in the orders whose turn it is, but for those whose bound is behind the best plan, and
-        those that promise too little: no search is expected to take more off than those before it in
-        this round. Where time does not do for all, the first have enough of it: `least_s`, or `min_s` of
-        the policy."""
+        """Search in the given orders.
+
+        Orders whose bound is worse than the best plan are skipped, and orders that promise too
+        little: a search is expected to improve no more than those before it in this round. If the
+        time is too short for all, the first ones get enough of it: `least_s`, or `min_s` of the
+        policy.
+        """
         least_s = self.numbers.min_s if least_s is None else least_s
-        left = 1.0  # of the time that plans added before this round: the least share
+        left = 1.0  # least share left of the time that plans added before this round
 
         def turns() -> Iterator[_Turn]:
             for number, runner in enumerate(turn):
@@ -292,11 +298,13 @@ class _Field:
         share_out(turns(), engine, note, self.means.helper)
 
     def _parts(self, runner: Runner, left: float | None, kinds: _Kinds) -> list[Problem]:
-        """What to search in, of one order; nothing, where its bound is behind the best plan, or where
-        that is not worth the wait.
+        """Return the problems to search in one order; none if it is not worth the wait.
+
+        That is so if its bound is worse than the best plan, or if it promises too little.
 
         Args:
-            left: the share of what a plan adds that a search leaves of it; None for the first in a round.
+            left: share of a plan's added time that a search leaves; None for the first search in a
+                round.
         """
         best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
         is_settled = runner.solved is not None and runner.solved.is_tight
@@ -311,10 +319,10 @@ class _Field:
         return parts[0] is self.problems[runner.index]
 
     def _better(self, turn: _Turn, found: list[Solved]) -> Runner:
-        """The runner with the best of what was found and what it had."""
+        """Return the runner with the better of the new results and its previous one."""
         runner, parts = turn.runner, turn.parts
         self._note_levers(parts, found)
-        if not self._is_whole(runner, parts):  # what one lever can't do says nothing of both
+        if not self._is_whole(runner, parts):  # proofs for one lever do not hold for both
             base_us = parts[0].base_duration_us
             found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
         tried = [
@@ -331,8 +339,11 @@ class _Field:
         return min([*tried, *known], key=lambda r: r.rank)
 
     def _contenders(self, runner: Runner, parts: list[Problem], best_us: float) -> list[Problem]:
-        """The parts in which a plan may still be better than the best: not those of one lever whose
-        bound is behind it, or that has been far behind in every order so far."""
+        """Return the parts in which a plan may still beat the best one.
+
+        Parts of one lever are dropped if their bound is worse, or if that lever has been far behind
+        in every order so far.
+        """
         if self.patience is None or len(parts) < 2:
             return parts
         mark_us = self.marks[runner.index][2] + runner.pins_us  # of the part that recomputes
@@ -355,14 +366,17 @@ class _Field:
             self.levers.setdefault(part.allow_recompute, []).append(added_us)
 
     def _added_us(self, runner: Runner) -> float:
-        """Time that a runner's plan adds; 0 where there is none."""
+        """Return the time that a runner's plan adds; 0 without a plan."""
         if runner.solved is None or runner.solved.candidate is None:
             return 0.0
         base_us = self.problems[runner.index].base_duration_us
         return runner.solved.candidate.time_us - base_us
 
     def _promises(self, runner: Runner, left: float, best_us: float) -> bool:
-        """Whether a search is worth the wait, if it leaves that share of what the plan adds."""
+        """Tell whether a search is worth the wait.
+
+        It is expected to leave the share `left` of the plan's added time.
+        """
         if self.patience is None or self._added_us(runner) <= 0:
             return True
         base_us = self.problems[runner.index].base_duration_us
@@ -375,8 +389,8 @@ class Raced:
     """The best plan over several base orders.
 
     Attributes:
-        index: of the order; `solved` is what was found in it, and bounds plans in it.
-        bound_us: no plan in any of the orders takes less time; infinite where nothing fits in any.
+        index: of the order; `solved` is the result in it, including a bound for plans in it.
+        bound_us: no plan in any of the orders takes less time; infinite if nothing fits in any.
     """
 
     index: int
@@ -391,12 +405,13 @@ def solve_orders(
     larger: Raced | None = None,
     policy: Policy = POLICY,
 ) -> Raced:
-    """Compare the orders, then search at length in the best one, and in others where time is left and
-    more might be gained. One order alone is searched in at once.
+    """Compare the orders, then search longer in the best one, and in others that may gain more.
+
+    A single order is searched at once.
 
     Args:
-        settings: of everything.
-        larger: what was found in the same orders at a larger capacity: it is begun from.
+        settings: of the whole call.
+        larger: the result in the same orders at a larger capacity, as a start.
     """
     start = clock.now()
     limit_s, numbers = settings.limit_s, policy.race
@@ -423,7 +438,7 @@ def solve_orders(
             float("inf") if found.is_impossible else max(runner.bound_us, found.bound_us)
         )
         if best is None and found.candidate is not None:
-            # what ended early is good: the others are not worth much more time
+            # an early end means a good plan: the others are not worth much more time
             limit_s = min(settings.limit_s, numbers.others_factor * (clock.now() - start))
         if best is None or _figure(found) < _figure(best):
             index, best = runner.index, found
@@ -434,7 +449,7 @@ def solve_orders(
 
 
 def _figure(solved: Solved) -> tuple[int, float]:
-    """Least is best: time, or the least peak where nothing fits; what is impossible comes last."""
+    """Return the sort key, best first: time, or the least peak if nothing fits; impossible last."""
     if solved.candidate is None:
         return 1 + solved.is_impossible, float(solved.least.peak_bytes)
     return 0, solved.candidate.time_us

@@ -1,7 +1,7 @@
-"""The portfolio at work: engine after engine, until the plan is tight or time is out.
+"""Run the portfolio: engine after engine, until the plan is tight or time is out.
 
-Every engine's answer is replayed by the simulator; the best that fits wins. Plans that take a moment to
-make are tried though time is out where nothing fits, so that no stall of the machine is the reason.
+The simulator replays every engine's plan; the best that fits wins. If nothing fits, quick plans are
+tried even when time is out: a stall of the machine must not be the reason.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ def solve(
 
     Args:
         problem: operations in base order, with the capacity to plan for.
-        settings: of the whole search; what the first run spends on compiling the replay is not
-            counted.
-        start: what an earlier search of this problem found: the answer is no worse. Of one with more
-            capacity, too: what is proved of it holds, and its plan is a place to begin from.
-        larger: one of more capacity besides.
-        progress: told of each better plan.
+        settings: of the whole search; the first run's compilation of the replay does not count.
+        start: result of an earlier search of this problem, possibly with more capacity: the answer
+            is no worse. Its proofs hold, and its plan is a start.
+        larger: a further result, with more capacity.
+        progress: called with each better plan.
         policy: which engine has its turn when.
 
     Raises:
@@ -70,7 +69,7 @@ def solve(
 
 
 def _search(state: SearchState, policy: Policy) -> None:
-    """Turn after turn; what runs beside them is waited for at the end."""
+    """Run turn after turn; wait at the end for the programs that run beside them."""
     limit_s, patience = state.settings.limit_s, state.settings.patience
     near = NearBound(state, max(policy.near_s, policy.near_share * limit_s))
     stop = First((At(state.began + limit_s), WhenSettled(state), near))
@@ -97,7 +96,7 @@ def _search(state: SearchState, policy: Policy) -> None:
 
 
 def _resume(state: SearchState, start: Solved) -> None:
-    """Take what an earlier search found and proved; its plan is replayed."""
+    """Take over the plans and proofs of an earlier search; the plans are replayed."""
     problem = state.problem
     state.prove(start.bound_us - problem.base_duration_us, start.bound_class)
     state.is_impossible |= start.is_impossible
@@ -114,7 +113,7 @@ def _resume(state: SearchState, start: Solved) -> None:
 
 
 def solved_of(state: SearchState) -> Solved:
-    """What a search has come to."""
+    """Return the result of a search."""
     return Solved(
         candidate=state.best,
         least=state.least,

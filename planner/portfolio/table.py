@@ -1,7 +1,7 @@
-"""The portfolio as a table: which engine, when it is worth running, and until when.
+"""The portfolio as a table: which engine runs, under which condition, and until when.
 
 An engine's turn ends at its share of the time limit, counted from the beginning of the search, or
-when it has no more ideas; what it leaves goes to those that follow.
+when it has no more ideas; later engines get the time it leaves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planner.search.state import SearchState
 
 
 class When(enum.StrEnum):
-    """What must be so for an engine to have its turn."""
+    """Conditions for an engine's turn."""
 
     ALWAYS = "always"
     NOTHING_FITS = "nothing fits yet"
@@ -35,13 +35,13 @@ class Turn:
     """One row of the table.
 
     Attributes:
-        engine: with its parameters.
+        engine: the engine with its parameters.
         until: share of the time limit at which its turn ends.
-        until_if_large: the same for problems of more than `Policy.large_ops` operations; as `until` if
-            absent.
-        when: what must be so for it to have a turn.
-        even_late: it takes a moment, and has its turn although time is out: nothing fits yet, and a
-            machine that stood still must not be the reason.
+        until_if_large: the same for problems with more than `Policy.large_ops` operations; None:
+            like `until`.
+        when: condition for its turn.
+        even_late: it is quick, and runs even when time is out: if nothing fits yet, a stall of the
+            machine must not be the reason.
     """
 
     engine: Engine
@@ -53,22 +53,22 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Every number of the portfolio.
+    """All parameters of the portfolio.
 
     Attributes:
         rough: turns of a short search, as in a race of base orders.
-        serial: turns where copies and operations share one stream, up to `max_serial_ops`.
-        other: turns of everything else.
-        max_serial_ops: on larger problems a part takes CP-SAT longer to set up than to solve.
-        large_ops: from which size on a turn may have another share.
-        close_gap: within which a plan is close to its bound, so that rounding and annealing help it.
-        far_gap: beyond which it is far, and improved in parts before anything else is tried.
-        near_s, near_share: how much longer a search goes on whose plan is within 0.1% of its bound:
-            seconds, and share of the time limit, whichever is more.
-        late_s: how long at least a turn may take that is had although time is out.
-        unmaking_sets: that are looked at for a proof that nothing fits, where nothing is copied: a tenth
-            of a second in a graph of 1,000 operations. Short searches do without.
-        race, least_peak, frontier: what is done besides one search.
+        serial: turns if copies and operations share one stream, up to `max_serial_ops`.
+        other: turns for all other problems.
+        max_serial_ops: on larger problems CP-SAT takes longer to set a part up than to solve it.
+        large_ops: number of operations above which a turn may have another share.
+        close_gap: gap within which a plan is close to its bound; rounding and annealing help then.
+        far_gap: gap beyond which it is far; it is then improved in parts first.
+        near_s, near_share: time that a search continues once its plan is within 0.1% of its bound:
+            seconds, or share of the time limit, whichever is more.
+        late_s: seconds at least for a turn that runs although time is out.
+        unmaking_sets: sets to examine for a proof that nothing fits without copies: a tenth of a
+            second in a graph of 1,000 operations. Short searches examine none.
+        race, least_peak, frontier: parameters of the other stages.
     """
 
     rough: tuple[Turn, ...]
@@ -87,19 +87,19 @@ class Policy:
     frontier: FrontierPolicy = field(default_factory=FrontierPolicy)
 
     def turns(self, problem: Problem, *, thorough: bool) -> tuple[Turn, ...]:
-        """The table for a problem."""
+        """Return the turns for a problem."""
         if not thorough:
             return self.rough
         in_parts = not problem.overlap and len(problem.ops) <= self.max_serial_ops
         return self.serial if in_parts else self.other
 
     def until(self, turn: Turn, problem: Problem) -> float:
-        """Share of the time limit at which a turn ends on a problem."""
+        """Return the share of the time limit at which a turn ends on a problem."""
         is_large = len(problem.ops) > self.large_ops
         return turn.until_if_large if is_large and turn.until_if_large else turn.until
 
     def is_due(self, turn: Turn, state: SearchState) -> bool:
-        """Whether it is an engine's turn as things stand."""
+        """Tell whether an engine's turn is due in the current state."""
         if turn.when is When.NOTHING_FITS:
             return state.best is None
         if turn.when is When.FAR:
@@ -108,12 +108,15 @@ class Policy:
 
 
 _GREEDY = Turn(engine=Greedy(), until=0.15, until_if_large=0.5)
-"""It takes next to none of its share but on very large problems, where it may be all that there is time
-for, and where no plan is near: there the rest is better spent on what can find one."""
+"""The greedy engine uses almost none of its share, except on very large problems.
+
+There it may be the only engine that has time; if no plan is near, the rest is better spent on
+engines that find one.
+"""
 
 _FLOOR = (
     Turn(engine=SwapByDistance(), until=0.1),
-    # on large problems one lever takes a while to be planned
+    # on large problems planning with one lever takes a while
     Turn(engine=OneLever(), until=0.15, until_if_large=0.4),
 )
 _NO_PLAN = When.NOTHING_FITS
@@ -153,4 +156,4 @@ POLICY = Policy(
         Turn(engine=Anneal(), until=0.97),
     ),
 )
-"""Until another is given; measured by `reports/solver.md`."""
+"""The default policy; measured by `reports/solver.md`."""

@@ -1,4 +1,4 @@
-"""What the public functions return: frozen values that the reports and `--json` are made from."""
+"""Results of the public functions: frozen values behind the reports and `--json`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ArenaForecast:
 
     Attributes:
         options: "default" or "recommended".
-        in_use_bytes, held_bytes: the largest over a first and a second run. On a device with a memory of
-            its own inputs and initializers are in them; on the CPU they lie beside the arena, in
-            `beside_bytes`.
+        in_use_bytes, held_bytes: the largest over a first and a second run. On a device with its
+            own memory they include inputs and initializers; on the CPU these lie beside the arena,
+            in `beside_bytes`.
     """
 
     options: str
@@ -32,21 +32,21 @@ class ArenaForecast:
 
     @property
     def total_bytes(self) -> int:
-        """All that a session holds, what its caller feeds included."""
+        """All bytes that a session holds, including the inputs that its caller feeds."""
         return self.held_bytes + self.beside_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionLayout:
-    """One model's live ranges in one region of ONNX Runtime's arena, as its best fit lays them out.
+    """Layout of one model's live ranges in one region of ONNX Runtime's arena, by its best fit.
 
     Attributes:
-        bytes: its size, persistent tensors and workspace included.
+        bytes: size of the region, including persistent tensors and workspace.
         peak_bytes: the largest live bytes; no layout takes less.
-        alignment_bytes: every offset is a multiple of it, counted from the end of the persistent
-            tensors.
-        offsets: of each of the timeline's ranges, in their order; persistent tensors lie below.
-        workspace: (step, bytes, offset) of each kernel's own scratch memory.
+        alignment_bytes: every offset, counted from the end of the persistent tensors, is a multiple
+            of it.
+        offsets: of the timeline's ranges, in their order; persistent tensors lie below them.
+        workspace: (step, bytes, offset) of each kernel's workspace.
     """
 
     bytes: int
@@ -57,7 +57,7 @@ class RegionLayout:
 
     @property
     def fragmentation(self) -> float:
-        """How far above the peak the region is (0.01 is 1%)."""
+        """Excess of the region over the peak, as a ratio (0.01 is 1%)."""
         return self.bytes / self.peak_bytes - 1 if self.peak_bytes else 0.0
 
 
@@ -67,8 +67,8 @@ class ModelView:
 
     Attributes:
         duration_us: by OpId.
-        start_us: by OpId, where copies run beside the operations; empty where every step begins as
-            the one before it ends.
+        start_us: by OpId, if copies run beside the operations; empty if every step begins when the
+            previous one ends.
     """
 
     graph: TrainingGraph
@@ -79,12 +79,12 @@ class ModelView:
     arena: tuple[ArenaForecast, ...] = ()
 
     def held_bytes(self, options: str) -> int | None:
-        """What a session with such options is predicted to hold; None where nothing is."""
+        """Predict the bytes that a session with these options holds; None without a prediction."""
         return next((a.total_bytes for a in self.arena if a.options == options), None)
 
     @cached_property
     def region(self) -> RegionLayout:
-        """The whole timeline in one region of the arena."""
+        """The layout of the whole timeline in one region of the arena."""
         from planner.runtime.memory.one_region import one_region
 
         return one_region(self.timeline)
@@ -97,7 +97,7 @@ class Frontier:
     Attributes:
         baseline_bytes: peak of the model as it is; `base_us`: time of its operations, each once.
         order_alone_bytes: peak of the best order, nothing recomputed or copied.
-        least_bound_bytes: no plan in any of `orders` has a peak below this.
+        least_bound_bytes: no plan in any of `orders` has a lower peak.
         points: by budget, ascending; both plans and bounds are monotone.
     """
 
@@ -110,15 +110,18 @@ class Frontier:
     points: tuple[Point, ...]
 
     def slowdown(self, point: Point) -> float | None:
-        """Added time as a ratio, 0.05 for 5%; None where there is no plan."""
+        """Return the added time as a ratio, 0.05 for 5%; None without a plan."""
         return None if point.plan is None else max(0.0, point.plan.time_us / self.base_us - 1)
 
     def least_slowdown(self, point: Point) -> float | None:
-        """No plan adds less; None where none fits."""
+        """Return the least time that any plan adds, as a ratio; None if no plan fits."""
         return None if point.is_impossible else max(0.0, point.bound_us / self.base_us - 1)
 
     def least_slowdown_in_order(self, point: Point) -> float | None:
-        """No plan in the base order of the point's plan adds less; None where none fits."""
+        """Return the least time that any plan in the base order of the point's plan adds, as a ratio.
+
+        None if no plan fits.
+        """
         if point.is_impossible:
             return None
         return max(0.0, max(point.bound_us, point.order_bound_us) / self.base_us - 1)
@@ -126,8 +129,11 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingStep:
-    """A step that binds the budget: while `node` runs (at `step` of the rewritten model), a MiB more
-    of it takes so much off the bound on the plan's time."""
+    """A step at which the budget binds.
+
+    One more MiB while `node` runs (at `step` of the rewritten model) takes `us_per_mib`
+    microseconds off the bound on the plan's time.
+    """
 
     node: str
     step: int
@@ -136,11 +142,11 @@ class BindingStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPreview:
-    """What other budgets would cost, found in `seconds` of short searches.
+    """Costs of other budgets, found in `seconds` of short searches.
 
     Attributes:
-        binds: what binds the plan, the dearest first; None where there is no plan, or where the time
-            did not suffice.
+        binds: the steps that bind the plan, most valuable first; None without a plan, or if the
+            time did not suffice.
     """
 
     frontier: Frontier
@@ -150,7 +156,7 @@ class BudgetPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastPeak:
-    """The least peak of any plan that was found, and what no plan can be below, in bytes."""
+    """The least peak of all plans found, and a lower bound for every plan, in bytes."""
 
     peak_bytes: int
     bound_bytes: int
@@ -158,17 +164,17 @@ class LeastPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """`planner analyze`: the model as it is.
+    """Result of `planner analyze`: the model as it is.
 
     Attributes:
         default: in the order ONNX Runtime runs by default.
         best_order: predicted figures of the best order found (same operations).
         least_peak_bound_bytes: no plan of planner's class has a peak below this.
-        least_peak_bytes: the least peak of any plan found; None where none was searched for.
-        levers: what it may do besides another order: "recompute", "swaps".
-        on_host: the same two with all inputs, initializers and outputs that may be there on the host;
-            None where that is not allowed, or nothing may.
-        budget_preview: what a budget would cost with these levers; None where it was not asked for.
+        least_peak_bytes: the least peak of all plans found; None without a search for one.
+        levers: the levers that it may use besides another order: "recompute", "swaps".
+        on_host: the same two bytes with all inputs, initializers and outputs on the host that may
+            live there; None if that is not allowed, or none may.
+        budget_preview: the cost of a budget with these levers; None if it was not asked for.
     """
 
     model_path: Path
@@ -190,9 +196,11 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """`planner optimize`: the plan, both models as analysed, and the verification; `budget_preview`
-    where a report was asked for; `kept` is the document that was made of it, which no replacement takes
-    over (`planner.report.document.outcome`)."""
+    """Result of `planner optimize`: the plan, both models as analysed, and the verification.
+
+    `budget_preview` is there if a report was asked for. `kept` is the document made from the result
+    (`planner.report.document.outcome`); `replace` does not copy it.
+    """
 
     plan: Plan
     model_path: Path
@@ -209,9 +217,9 @@ class OptimizeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest size of a dim that fits a budget, of those swept; None where none does.
+    """The largest swept size of a dim that fits a budget; None if none does.
 
-    `next_size` is the next one swept, and whether it is proved not to fit.
+    `next_size` is the next swept size; `next_is_impossible` tells whether it is proved not to fit.
     """
 
     budget_bytes: int
@@ -224,7 +232,7 @@ class Largest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """`planner sweep`: frontiers by size, and for each budget the largest size that fits."""
+    """Result of `planner sweep`: frontiers by size, and the largest size that fits each budget."""
 
     model_path: Path
     model_sha256: str

@@ -1,4 +1,4 @@
-"""What was found by running both models: outputs, order, copies, memory, sessions, time."""
+"""Results of running both models: outputs, order, copies, memory, sessions, time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class OutputComparison:
     Attributes:
         identical: bit for bit, NaN payloads included.
         is_near: within the tolerance of its type (`planner.choices.RELATIVE`).
-        max_abs_diff, max_rel_diff: of single elements; infinite where types or shapes differ, or where a
+        max_abs_diff, max_rel_diff: of single elements; infinite if types or shapes differ, or if a
             NaN or an infinity is on one side only.
-        rms_rel_diff: root mean square of the difference, by that of the original's elements.
+        rms_rel_diff: root mean square of the difference, divided by that of the original's
+            elements.
     """
 
     name: str
@@ -32,12 +33,12 @@ class OutputComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderCheck:
-    """Executed order (from ONNX Runtime's profile) against the planned one, at one level.
+    """Executed order (from ONNX Runtime's profile) against the planned one, at one optimization level.
 
     Attributes:
         level: the graph optimization level: "disabled", "extended" or "all".
-        queue: on a device with a memory of its own, the provider whose nodes are compared: the device
-            and the CPU each run theirs in the planned order, beside each other.
+        queue: the provider whose nodes are compared, on a device with its own memory: device and
+            CPU each run their nodes in the planned order, beside each other.
     """
 
     level: str
@@ -50,7 +51,7 @@ class OrderCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraCopy:
-    """A copy between host and device that nobody planned."""
+    """A copy between host and device that the plan does not have."""
 
     node: str
     bytes: int
@@ -58,13 +59,13 @@ class ExtraCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCheck:
-    """Copies between host and device that ran, against those that were planned.
+    """Executed copies between host and device, against the planned ones.
 
     Attributes:
         planned, planned_bytes: nodes of the rewritten model that copy, and their bytes.
-        ran: of those, how many ran with the planned direction and bytes.
-        missing: names of the others.
-        extra: copies that nobody planned.
+        ran: how many of them ran with the planned direction and bytes.
+        missing: names of the nodes that did not.
+        extra: executed copies that the plan does not have.
     """
 
     planned: int
@@ -80,12 +81,12 @@ class MemoryCheck:
 
     Attributes:
         model: "original" or "rewritten"; options: "default" or "recommended".
-        how: "measured" (ONNX Runtime's per-node memory events) or "replayed" (live ranges over
-            the executed order, where host copies share the CPU's arena).
+        how: "measured" (ONNX Runtime's per-node memory events) or "replayed" (live ranges over the
+            executed order, with host copies in the CPU's arena).
         predicted_live_bytes / live_bytes: peak of requested bytes, inputs included.
-        in_use_bytes, held_bytes: allocator figures; None where not measured. On a device with a
-            memory of its own, `held_bytes` is what its driver or arena counted.
-        beside_bytes: of inputs and initializers outside the arena.
+        in_use_bytes, held_bytes: allocator figures; None if not measured. On a device with its own
+            memory, `held_bytes` comes from its driver or arena.
+        beside_bytes: bytes of inputs and initializers outside the arena.
         per_node: (node, predicted live bytes, measured live bytes) at each executed node.
         worst: the nodes with the largest difference, largest first.
     """
@@ -106,12 +107,12 @@ class MemoryCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapCheck:
-    """One model run in a process whose arena or pool may not exceed `cap_bytes`.
+    """A run of one model in a process whose arena or pool may not exceed `cap_bytes`.
 
-    On the CPU it is planner's pool, and graph inputs and initializers above 127 bytes are outside of it:
-    the cap is the budget less those, plus `over_budget_bytes`: what pages and workspace are predicted to
-    take beyond the budget. `first_region_bytes` is that of a device's arena, from which regions double
-    (`initial_chunk_size_bytes`).
+    On the CPU it is planner's pool, which excludes graph inputs and initializers above 127 bytes.
+    The cap is the budget less those, plus `over_budget_bytes`: the predicted excess of pages and
+    workspace over the budget. `first_region_bytes` is the first region of a device's arena; later
+    regions double (`initial_chunk_size_bytes`).
     """
 
     model: str
@@ -124,7 +125,7 @@ class CapCheck:
 
     @property
     def failure(self) -> str:
-        """What should not be of it; "" where nothing else was expected."""
+        """A message if the outcome is not the expected one; "" otherwise."""
         if self.expected in (None, self.passed):
             return ""
         did = "runs" if self.passed else "fails"
@@ -149,11 +150,12 @@ class SessionCheck:
         model: "original" or "rewritten".
         options: "default", `onnxruntime.InferenceSession(path)`; "recommended",
             `planner.open_session(path)`.
-        grown_bytes: by which the process had grown at most, run by run: its resident set's high-water
-            mark, less what it had before the first run, session and inputs included.
-        results_bytes: of the arrays that a run returns, which the process holds beside the arena.
-        held_bytes: of the pages of its pool that were in use at the most; None where it has no pool.
-        failure: why it did not run; "" where it did.
+        grown_bytes: the largest growth of the process, run by run: the resident set's high-water
+            mark, less the resident set before the first run, session and inputs included.
+        results_bytes: bytes of the arrays that a run returns, which the process holds beside the
+            arena.
+        held_bytes: the most bytes of its pool's pages in use at once; None without a pool.
+        failure: why it did not run; "" if it did.
         has_room: whether its pool had room for it.
     """
 
@@ -173,14 +175,14 @@ class SessionCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultBits:
-    """Results of both files, each in a session of default options.
+    """Results of both files, each in a session with default options.
 
     Attributes:
-        compared: how many.
-        differ: names of those that are other bits.
-        unstable: names of those that are other bits in another run of the original, too.
-        recommended_differ: names of those that are other bits where `planner.open_session(path)` opens
-            the rewritten file; None where it does not run so.
+        compared: number of results.
+        differ: names of the results whose bits differ.
+        unstable: names of the results whose bits also differ in another run of the original.
+        recommended_differ: names of the results whose bits differ if `planner.open_session(path)`
+            opens the rewritten file; None if it does not run there.
     """
 
     compared: int
@@ -190,15 +192,16 @@ class DefaultBits:
 
     @property
     def same(self) -> int:
-        """How many are the same bits."""
+        """Number of results with the same bits."""
         return self.compared - len(self.differ) - len(self.unstable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCheck:
-    """Step times from alternating runs in one process, once both models are warm.
+    """Step times from alternating runs in one process, after warming both models up.
 
-    The least of each counts: whatever else runs on a machine makes some runs longer and none shorter.
+    The least time of each counts: other load on the machine makes some runs longer and none
+    shorter.
     """
 
     original_us: tuple[float, ...]
@@ -228,10 +231,10 @@ class MicroCheck:
         outputs: of the original, each against the last run's, or against all runs' joined.
         far: names of those that differ by more than rounding.
         worst: name of the output with the largest difference, which is `worst_share` of its largest
-            element; None where all are identical.
-        by_rounding: outputs that are rounding alone: they change by as much in the original where the
-            samples are in another order.
-        note: how it was done; why not, where `outputs` is empty; None where there is nothing to say.
+            element; None if all are identical.
+        by_rounding: number of outputs that are rounding alone: they change as much if the original
+            gets the samples in another order.
+        note: how the comparison was made, or why not if `outputs` is empty; None without a remark.
     """
 
     runs: int
@@ -244,16 +247,16 @@ class MicroCheck:
 
     @property
     def near(self) -> int:
-        """How many outputs differ by rounding at most."""
+        """Number of outputs that differ by rounding at most."""
         return len(self.outputs) - len(self.far)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Everything ONNX Runtime said. `passed` is the verdict; `failures` say what did not hold.
+    """Everything observed in ONNX Runtime. `passed` is the verdict; `failures` lists the failed checks.
 
     Attributes:
-        lacks_room: nothing failed but that the rewritten model has no room within the budget.
+        lacks_room: the only failure is that the rewritten model does not fit the budget.
     """
 
     ort_version: str

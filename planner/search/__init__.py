@@ -1,1 +1,1 @@
-"""Plans by heuristics: decode decisions, repair, evict, round, cut, anneal."""
+"""Heuristic searches for plans: decode decisions, repair, evict, round, cut, anneal."""

@@ -1,4 +1,4 @@
-"""From decisions to a schedule, as a list of actions (`planner/native/search` does the work)."""
+"""Turn decisions into a schedule, a list of actions (`planner/native/search` does the work)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KINDS = (ActionKind.RUN, ActionKind.SWAP_OUT, ActionKind.SWAP_IN)
 
 
 class Decoder:
-    """Executes decisions on one problem; holds what does not depend on them."""
+    """Executes decisions on one problem; holds the data that does not depend on them."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -23,22 +23,24 @@ class Decoder:
         self._actions = [actions_below(kind, most) for kind in _KINDS]
 
     def gap_at(self, tensor: int, op: int) -> int:
-        """Index of the gap of `tensor` that is open just before base operation `op`."""
+        """Return the index of the gap of `tensor` that is open just before base operation `op`."""
         return bisect_left(self.uses[tensor], op)
 
     def schedule(self, decisions: Decisions) -> list[Action]:
-        """The actions of a plan, copies just in time. Any set of decisions gives a valid schedule:
-        what a recompute reads and that cannot be brought back is kept for it, beyond its last base
-        use."""
+        """Return the actions of a plan, with copies just in time.
+
+        Any set of decisions gives a valid schedule: an input of a recompute that cannot be brought
+        back is kept for it, beyond its last base use.
+        """
         core = self.core
         count = core.schedule(plan_of(core.arrays, decisions))
-        while count < 0:  # an extravagant plan: make room for it
+        while count < 0:  # a plan with very many actions needs more room
             core.use(steps_for(core.arrays, 4 * core.steps.kind.size))
             count = core.schedule(plan_of(core.arrays, decisions))
         return self.actions(count)
 
     def actions(self, count: int) -> list[Action]:
-        """The first `count` actions in the steps."""
+        """Return the first `count` actions in the steps."""
         kinds = self.core.steps.kind[:count].tolist()
         targets = self.core.steps.target[:count].tolist()
         return [self._actions[k][t] for k, t in zip(kinds, targets, strict=True)]

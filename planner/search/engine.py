@@ -13,22 +13,22 @@ class Engine(Protocol):
     """One way to find plans or to raise the bound; its fields are its parameters.
 
     Attributes:
-        name: under which its work is counted, and its parameters are given.
+        name: identifies it in statistics and in parameter files.
     """
 
     name: ClassVar[str]
 
     def supports(self, problem: Problem) -> bool:
-        """Whether it can do anything for a problem."""
+        """Tell whether it can do anything for a problem."""
         ...
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer plans and bounds to `state` until `stop` says so, or ideas run out."""
+        """Offer plans and bounds to `state` until `stop` ends the turn, or ideas run out."""
         ...
 
 
 def run_engine(engine: Engine, state: SearchState, stop: Stop) -> None:
-    """Give an engine its turn, where it supports the problem; what it does is counted."""
+    """Run an engine's turn if it supports the problem, and count its work."""
     if engine.supports(state.problem):
         with state.ledger.turn_of(engine.name):
             engine.run(state, stop)

@@ -1,4 +1,4 @@
-"""From decisions to a plan with its replay; nothing is estimated."""
+"""Turn decisions into a plan with its replay, without estimates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from planner.search.decode import Decoder
 from planner.simulate.simulate import simulate
 
 _PLACEMENTS = 3
-"""Rounds of listing copies where they hide, each from the times of the one before."""
+"""Rounds of listing copies at places where they hide, each from the times of the previous one."""
 
 
 class Evaluator:
-    """Decodes and replays decisions on one problem; holds what does not depend on them.
+    """Decodes and replays decisions on one problem; holds the data that does not depend on them.
 
     Attributes:
-        problem: whose decisions these are.
+        problem: the problem of the decisions.
         decoder: of the problem.
     """
 
@@ -28,11 +28,11 @@ class Evaluator:
 
     @cached_property
     def base(self) -> Candidate:
-        """Everything kept."""
+        """The plan that keeps everything."""
         return self.evaluate(Decisions())
 
     def evaluate(self, decisions: Decisions) -> Candidate:
-        """Decode and replay; copies beside the operations are listed where they hide."""
+        """Replay decisions; copies beside the operations are listed at places where they hide."""
         problem, decoder = self.problem, self.decoder
         actions = decoder.schedule(decisions)
         if decoder.core.arrays.overlap:
@@ -41,5 +41,5 @@ class Evaluator:
         return Candidate(decisions=decisions, actions=actions, replay=simulate(problem, actions))
 
     def fits(self, candidate: Candidate) -> bool:
-        """Whether the peak is within the capacity."""
+        """Tell whether the peak is within the capacity."""
         return candidate.peak_bytes <= self.problem.capacity_bytes

@@ -1,15 +1,15 @@
-"""Plans for little memory: run the base order in a given capacity, drop what is in the way.
+"""Plans for little memory: run the base order within a capacity, and drop tensors in the way.
 
-Operations run in base order. An input that is not on the device is made again, and what that needs
-before it, depth first: one input after the other, the one that takes most memory first (Sethi and
-Ullman, "The Generation of Optimal Code for Arithmetic Expressions", JACM 1970, for trees). Inputs made
-for an operation that waits are pinned until it runs, so that each operation that waits makes each of
-its inputs once at most, and the search ends. Whatever else is on the device may be dropped when room
-is needed: first what is cheap to make again, large, and not read for long (the heuristic of Kirisame
-et al., "Dynamic Tensor Rematerialization", ICLR 2021, with the base order's next read for the last
-access); what an operation that waits reads goes last.
+Operations run in base order. A missing input is made again, together with its own missing inputs,
+depth first: one input after the other, the one that takes most memory first (Sethi and Ullman, "The
+Generation of Optimal Code for Arithmetic Expressions", JACM 1970, for trees). Inputs made for a
+waiting operation are pinned until it runs; each waiting operation therefore makes each of its
+inputs at most once, and the search ends. All other tensors on the device may be dropped when room
+is needed: first those that are cheap to make again, large, and not read for long (the heuristic of
+Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021, with the base order's next read in
+place of the last access); inputs of a waiting operation go last.
 
-Time is no object here. Copies to the host are not used.
+The plan's time does not matter here. Copies to the host are not used.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from planner import clock
 from planner.plan.problem import Action, Problem, run_actions
 
 _BLUR = 0.7
-"""Standard deviation of the logarithm of the factors by which scores are blurred."""
+"""Standard deviation of the logarithm of the random factors that blur scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionPolicy:
-    """Exponents of the score by which tensors are dropped, least first:
-    cost ** `cost` / (bytes * distance to the next base read ** `distance`). `in_order`: what is missing
-    is made in base order, all of it, not depth first."""
+    """Exponents of the score by which tensors are dropped, least first.
+
+    The score is cost ** `cost` / (bytes * distance to the next base read ** `distance`).
+    `in_order`: all missing tensors are made in base order, not depth first.
+    """
 
     cost: float
     distance: float
@@ -45,11 +47,11 @@ EVICTION_POLICIES = (
 
 
 MAX_RUNS = 8
-"""A plan by eviction runs at most so many times as many operations as there are."""
+"""A plan by eviction has at most this many runs per operation."""
 
 
 class Eviction:
-    """The schedules of one problem; holds what does not depend on the capacity."""
+    """Makes schedules of one problem; holds the data that does not depend on the capacity."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -59,7 +61,7 @@ class Eviction:
         self.uses = [t.uses for t in tensors]
         self.duration_us = problem.base_duration_us
         self.to_end = [t.to_end for t in tensors]
-        # run again, an operation would make second copies of graph outputs, for all later readers
+        # a second run would make second copies of graph outputs, for all later readers
         self.may_run_again = [
             problem.allow_recompute
             and op.recomputable
@@ -77,7 +79,7 @@ class Eviction:
         self.need = self._needs()
 
     def _last_needs(self) -> list[int]:
-        """Per tensor, the last base operation at which it may still be of use; -1 if none."""
+        """Return the last base operation at which each tensor may still be of use; -1 if none."""
         last = [-1] * len(self.size)
         for m in range(len(self.problem.ops) - 1, -1, -1):
             op = self.problem.ops[m]
@@ -89,8 +91,7 @@ class Eviction:
         return last
 
     def _needs(self) -> list[int]:
-        """Per operation, bytes to run it with nothing on the device, were its inputs' ancestors
-        trees."""
+        """Return the bytes to run each operation on an empty device, as if its ancestors were a tree."""
         need: list[int] = []
         for op in self.problem.ops:
             most = op.workspace_bytes + sum(self.size[t] for t in (*op.inputs, *op.outputs))
@@ -109,11 +110,13 @@ class Eviction:
         deadline: float,
         draw: random.Random | None = None,
     ) -> list[Action] | None:
-        """A schedule that fits the capacity; None where it comes to a dead end, to more than
-        `MAX_RUNS` of each operation, or not to its end before `deadline` (seconds of `clock.now`).
+        """Build a schedule that fits the capacity; None if that fails.
+
+        It fails at a dead end, beyond `MAX_RUNS` runs per operation, or at `deadline` (seconds of
+        `clock.now`).
 
         Args:
-            draw: scores are blurred by factors drawn from it; None leaves them as they are.
+            draw: source of random factors that blur scores; None for exact scores.
         """
         most = MAX_RUNS * len(self.problem.ops)
         runs = _EvictionWalk(self, capacity_bytes, policy, draw).runs(most, deadline)
@@ -123,7 +126,7 @@ class Eviction:
 
 
 class _EvictionWalk:
-    """One schedule in the making."""
+    """A schedule under construction."""
 
     def __init__(
         self,
@@ -138,17 +141,17 @@ class _EvictionWalk:
         self.draw = draw
         self.room = capacity_bytes - static.problem.fixed_bytes
         self.there = [False] * count
-        self.resident: dict[int, None] = {}  # what is there and may go
+        self.resident: dict[int, None] = {}  # tensors on the device that may be dropped
         self.pinned = [0] * count
-        self.waits = [0] * count  # by how many waiting operations it is read
+        self.waits = [0] * count  # number of waiting operations that read it
         self.depth = [0] * count  # of the innermost of them
         self.may_run_again = list(static.may_run_again)
-        self.cost = [0.0] * count  # of making it again, as of when it was dropped
+        self.cost = [0.0] * count  # of making it again, when it was dropped
         self.next_use = [0] * count
         self.at = 0
 
     def runs(self, most: int, deadline: float) -> list[int] | None:
-        """Operations in the order in which they run."""
+        """Return the operations in the order in which they run."""
         static = self.static
         ops = static.problem.ops
         done: list[int] = []
@@ -200,12 +203,12 @@ class _EvictionWalk:
             self.depth[t] = len(waiting)
 
     def _is_awaited(self, m: int) -> bool:
-        """Whether some operation waits for what `m` makes and is not there."""
+        """Tell whether some operation waits for a missing output of `m`."""
         outputs = self.static.problem.ops[m].outputs
         return any(self.waits[t] and not self.there[t] for t in outputs)
 
     def _closure(self, missing: Sequence[int]) -> list[int] | None:
-        """Operations to run for `missing`, last first; None where one may not run again."""
+        """Return the operations to run for `missing`, last first; None if one may not run again."""
         static = self.static
         stack = [static.producer[t] for t in missing]
         found: set[int] = set()
@@ -221,14 +224,14 @@ class _EvictionWalk:
         return sorted(found, reverse=True)
 
     def _leave(self, m: int, pins: Sequence[int]) -> None:
-        """`m` waits no more."""
+        """Stop `m`'s wait."""
         for t in self.static.problem.ops[m].inputs:
             self.waits[t] -= 1
         for t in pins:
             self.pinned[t] -= 1
 
     def _run(self, m: int, pins: Sequence[int]) -> None:
-        """Account for a run: what it makes is there, what it alone waited for may go."""
+        """Account for a run: its outputs are on the device, and inputs that only it waited for may go."""
         static = self.static
         op = static.problem.ops[m]
         self._leave(m, pins)
@@ -238,7 +241,7 @@ class _EvictionWalk:
             self._put(t)
 
     def _forget(self, q: int) -> None:
-        """Let go what nothing may read from now on."""
+        """Drop the tensors that no later operation may read."""
         gone = [t for t in self.resident if self.static.last[t] <= q]
         for t in gone:
             self._drop(t)
@@ -293,30 +296,33 @@ class _EvictionWalk:
             over -= size[target]
             self.cost[source] = self._cost(source)
             self._drop(source)
-        for t in reversed(dropped):  # what turned out not to be in the way stays
+        for t in reversed(dropped):  # tensors that were not in the way after all stay
             if over + size[t] <= 0:
                 over += size[t]
                 self._put(t)
         return over <= 0
 
     def _overwritten(self, m: int) -> list[int]:
-        """Outputs that take an input's buffer anyway, since nothing reads it again."""
+        """Return the outputs that take over an input's buffer anyway, because nothing reads it again."""
         if m != self.at:
             return []
         chosen = self.static.overwrites[m]
         return [t for t, source in chosen.items() if self.static.last[source] <= m]
 
     def _may_return(self, t: int) -> bool:
-        """Whether a tensor that is there could be made again."""
+        """Tell whether a tensor could be made again."""
         return self.may_run_again[self.static.producer[t]]
 
     def _is_plain(self, t: int) -> bool:
-        """Whether a tensor may be dropped that no operation waits for."""
+        """Tell whether a tensor may be dropped and no operation waits for it."""
         return self._may_return(t) and not self.waits[t]
 
     def _may_be_lost(self, t: int, by: int = -1) -> bool:
-        """Whether a tensor may be dropped for good: no base operation reads it, nor needs what only
-        it could bring back. `by` is the operation that is about to run and write over it."""
+        """Tell whether a tensor may be dropped for good.
+
+        It may if no base operation reads it or needs a tensor that only it could bring back. `by`
+        is the operation that is about to run and write over it.
+        """
         static = self.static
         last_use = max(static.uses[t], default=-1)
         if last_use >= self.at + (by == self.at) or self.waits[t] > (by >= 0):
@@ -329,7 +335,7 @@ class _EvictionWalk:
         )
 
     def _lose(self, t: int, by: int = -1) -> None:
-        """From now on nothing that reads the tensor runs again, nor what needs that."""
+        """Bar all readers of the tensor from running again, and all operations that would need those."""
         stack = [t]
         while stack:
             for m in self.static.uses[stack.pop()]:
@@ -339,14 +345,17 @@ class _EvictionWalk:
                     stack.extend(u for u in outputs if not self.there[u])
 
     def _cost(self, t: int) -> float:
-        """Microseconds to make a tensor again, with what else is gone, as last estimated."""
+        """Estimate the microseconds to make a tensor again.
+
+        Missing inputs count with their last estimates.
+        """
         static = self.static
         op = static.problem.ops[static.producer[t]]
         cost = op.duration_us + sum(self.cost[u] for u in op.inputs if not self.there[u])
         return min(cost, static.duration_us)
 
     def _score(self, t: int) -> tuple[int, float]:
-        """What is dropped first has the least."""
+        """Return the score of a tensor; the least is dropped first."""
         if self.waits[t]:
             return self.depth[t], 0.0
         uses = self.static.uses[t]

@@ -4,10 +4,10 @@
             among those that wait there
     prune   take decisions back, dearest first, while the plan still fits
     polish  change single decisions (keep, drop, swap) while that saves time and still fits
-    anneal  random changes, exchanges among neighbours above all, kept by the rule of Metropolis
+    anneal  random changes, mostly exchanges among neighbours, by the rule of Metropolis
 
-Every candidate plan is executed and replayed; nothing is estimated. The compiled replay chooses, the
-simulator confirms what is chosen.
+Every candidate plan is executed and replayed, without estimates. The compiled replay chooses, and
+the simulator confirms the choice.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from planner.search.stop import NEVER, Stop
 
 _SLICE_S = 0.1
 _HOT, _COLD = 1e-3, 1e-6
-"""Temperatures of annealing, as shares of the time that the plan adds."""
+"""First and last temperature of annealing, as shares of the time that the plan adds."""
 _PRICE = 4.0
-"""Price of a byte over the capacity, in those that the plan pays for a byte below the base order."""
+"""Price of a byte over the capacity, as a multiple of the plan's cost per byte saved."""
 
 
 class Improver:
-    """Repair, prune, polish and anneal plans of one problem, until `stop` says so.
+    """Repairs, prunes, polishes and anneals plans of one problem, until `stop` ends it.
 
     Attributes:
-        evaluator: of the problem. stop: when to wind up.
+        evaluator: of the problem. stop: when to end.
     """
 
     def __init__(self, evaluator: Evaluator, stop: Stop = NEVER) -> None:
@@ -47,11 +47,11 @@ class Improver:
 
     @property
     def problem(self) -> Problem:
-        """What is solved."""
+        """The problem to solve."""
         return self.evaluator.problem
 
     def out_of_time(self) -> bool:
-        """Whether to wind up now."""
+        """Tell whether to end now."""
         return self.stop.left_s <= 0
 
     # -- repair ------------------------------------------------------------------------------
@@ -63,10 +63,12 @@ class Improver:
         capacity_bytes: int | None = None,
         most_us: float = float("inf"),
     ) -> Candidate:
-        """Add decisions until the plan fits, or nothing more helps: returns the last (or least).
+        """Add decisions until the plan fits.
+
+        If nothing more helps, return the plan with the least peak.
 
         Args:
-            most_us: give up where the plan takes longer.
+            most_us: give up if the plan takes longer.
         """
         capacity = self.problem.capacity_bytes if capacity_bytes is None else capacity_bytes
         best = candidate
@@ -89,7 +91,7 @@ class Improver:
     # -- prune, polish -----------------------------------------------------------------------
 
     def prune(self, candidate: Candidate) -> Candidate:
-        """Take decisions back while the plan still fits and does not get slower."""
+        """Take decisions back while the plan still fits and gets no slower."""
         if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
         search = _Improvement(self, candidate)
@@ -105,7 +107,7 @@ class Improver:
         return search.better(candidate)
 
     def polish(self, candidate: Candidate) -> Candidate:
-        """Single changes that save time, until none helps."""
+        """Make single changes that save time, until none helps."""
         if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
         search = _Improvement(self, candidate)
@@ -120,7 +122,7 @@ class Improver:
     # -- anneal ------------------------------------------------------------------------------
 
     def anneal(self, candidate: Candidate, *, iterations: int, seed: int = 0) -> Candidate:
-        """Random changes from `candidate`, which fits; the best plan found, perhaps the same."""
+        """Change `candidate`, which fits, at random; return the best plan found, perhaps the same."""
         if not self.evaluator.fits(candidate) or candidate.decisions is None:
             return candidate
         search = _Improvement(self, candidate)
@@ -142,8 +144,11 @@ class Improver:
         return search.better(candidate, best)
 
     def _changeable(self) -> npt.NDArray[np.int64]:
-        """Gaps worth deciding, by the operation that opens them: those over an operation that is
-        too full, and what is behind last uses, where recomputes may read."""
+        """Return the gaps worth deciding, by the operation that opens them.
+
+        They are gaps over an operation that exceeds the capacity, and gaps after last uses, in
+        which recomputes may read.
+        """
         problem, a = self.problem, self.evaluator.decoder.core.arrays
         over = np.flatnonzero(
             self.evaluator.base.replay.live_bytes > problem.capacity_bytes
@@ -175,19 +180,19 @@ class _Improvement:
         self.a = self.core.arrays
         self.plan = plan_of(self.a, candidate.decisions)
         start = clock.now()
-        self.core.schedule(self.plan)  # what is lost is settled now
+        self.core.schedule(self.plan)  # settles which dropped tensors must be kept
         self.time_us = self.core.change(self.plan, np.empty(0, dtype=np.int64), KEEP, 1, math.nan)
         took_s = max(1e-5, (clock.now() - start) / 2)
         self.per_slice = max(1, int(_SLICE_S / took_s))
 
     def decided(self) -> npt.NDArray[np.int64]:
-        """Gaps that are not kept, and tensors that are kept behind their last use; dearest first."""
+        """Return the gaps that are not kept, and tensors kept after their last use; dearest first."""
         gaps = np.flatnonzero(self.plan.choice)
         cost = self.a.duration[self.a.producer[self.a.gap_tensor[gaps]]]
         return gaps[np.argsort(-cost, kind="stable")]
 
     def change(self, gaps: npt.NDArray[np.int64], choice: int, batch: int) -> None:
-        """Try `choice` at `gaps`, looking at the clock now and then."""
+        """Try `choice` at `gaps`, checking the clock now and then."""
         step = self.per_slice * batch
         for start in range(0, len(gaps), step):
             if self.improver.out_of_time():
@@ -196,7 +201,7 @@ class _Improvement:
             self.time_us = self.core.change(self.plan, some, choice, batch, self.time_us)
 
     def better(self, candidate: Candidate, plan: GapChoices | None = None) -> Candidate:
-        """The plan, or another, as a candidate, if the simulator finds it better than `candidate`."""
+        """Return the plan, or `plan`, as a candidate; `candidate` if the simulator finds it faster."""
         found = self.improver.evaluator.evaluate(decisions_of(self.a, plan or self.plan))
         if self.improver.evaluator.fits(found) and found.time_us <= candidate.time_us:
             return found

@@ -1,4 +1,4 @@
-"""Whether what is left to gain is worth the wait."""
+"""A stop criterion: whether the remaining gain is worth the wait."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from planner.search.state import SearchState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """The longer somebody has waited, the more must be left to gain for them to wait on.
+    """The longer a wait has lasted, the larger the remaining gain must be to continue it.
 
     Attributes:
-        since: when the wait began (`clock.now`).
-        per_s: a second of it is worth so much of the time of a step: with 0.0002, a gain of at most
+        since: start of the wait (`clock.now`).
+        per_s: share of a step's time that each second must be worth: with 0.0002, a gain of at most
             0.2% is not pursued after ten seconds.
     """
 
@@ -22,7 +22,7 @@ class Patience:
     per_s: float
 
     def is_worth(self, gain_us: float, step_us: float) -> bool:
-        """Whether to wait on for a gain that may be had.
+        """Tell whether a possible gain is worth a longer wait.
 
         Args:
             gain_us: the most that may be gained.
@@ -32,23 +32,25 @@ class Patience:
 
 
 def begin(per_s: float) -> Patience:
-    """The patience of a wait that begins now."""
+    """Start a wait now."""
     return Patience(since=clock.now(), per_s=per_s)
 
 
 _CHANCE, _FAR = 0.1, 0.004
-"""Of what is left to gain, so much is expected of a search that has found nothing for a while: most that
-is found is found within seconds of the last, and the bound may be out of reach. It is the more often, the
-less of a step is left, below this much of it."""
+"""Share of the remaining gain expected of a search that has found nothing for a while.
+
+Most plans are found within seconds of the last one, and the bound may be out of reach. It often is
+when little is left to gain: below the second number, a share of the step, the expectation shrinks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NotWorthTheWait:
-    """Ends a search whose plan is so near its bound that the rest is not worth the wait, and one that has
-    found nothing for longer than what may be expected of it is worth.
+    """Ends a search when the rest is not worth the wait.
 
-    A search may always find nothing for as long as it took to come to its best plan: on large problems
-    every turn is long.
+    Either its plan is close enough to its bound, or it has found nothing for longer than the
+    expected gain is worth. A search may always find nothing for as long as it took to find its best
+    plan: on large problems every turn is long.
     """
 
     state: SearchState
@@ -56,7 +58,7 @@ class NotWorthTheWait:
 
     @property
     def left_s(self) -> float:
-        """Seconds until neither is worth it; without end before there is a plan."""
+        """The seconds until either holds; infinite without a plan."""
         best, base_us = self.state.best, self.state.problem.base_duration_us
         if best is None or base_us <= 0:
             return float("inf")

@@ -1,4 +1,4 @@
-"""What to drop or swap where a plan does not fit: the cheapest per byte among what waits there."""
+"""Repair of a plan that does not fit: drop or swap the waiting tensors that are cheapest per byte."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, Problem
 
 MAX_CLOSURE = 400
-"""No chain of operations that run again for one tensor is longer than that and one more."""
+"""Limit on the length of a recompute chain, exceeded by at most one."""
 
 _NEVER = float("inf")
 _HIDDEN = 0.5
-"""Share of a copy's time that is taken to show where copies run beside the operations."""
+"""Assumed share of a copy's time that is not hidden if copies run beside the operations."""
 
 
 class GreedyRepair:
-    """One round of repair: relieve the worst action and the worst of each stretch of the plan."""
+    """One round of repair: relieves the fullest action, and the fullest of each stretch of the plan."""
 
     def __init__(self, problem: Problem, candidate: Candidate, capacity: int) -> None:
         self.problem = problem
@@ -43,7 +43,7 @@ class GreedyRepair:
         self.stage_start.extend(step + 1 for step in self.base_step[:-1])
 
     def decisions(self) -> Decisions | None:
-        """The candidate's decisions and the new ones; None where nothing can be added."""
+        """Return the candidate's decisions with new ones; None if nothing can be added."""
         clock.spend(clock.REPAIRED_S * len(self.problem.ops))
         before = self.candidate.decisions
         assert before is not None
@@ -86,7 +86,10 @@ class GreedyRepair:
     def _options(
         self, step: int, gaps: dict[Gap, Choice], released: set[Gap]
     ) -> list[tuple[float, int, int, Choice | None, tuple[int, int]]]:
-        """(cost per byte, tensor, gap, choice or None to release, span) at `step`, cheapest first."""
+        """Return the options at `step`, cheapest first.
+
+        Each is (cost per byte, tensor, gap, choice or None to release, span).
+        """
         found: list[tuple[float, int, int, Choice | None, tuple[int, int]]] = []
         next_op = self._base_op_after(step)
         for tensor, birth, end in self.candidate.replay.copies:
@@ -103,7 +106,7 @@ class GreedyRepair:
                 continue
             opened = self.base_step[self._opens(tensor, gap)]
             closes = self.stage_start[uses[gap]]
-            if birth > opened:  # brought back early, for another recompute: let it go again
+            if birth > opened:  # brought back early, for another recompute: drop it again
                 if (tensor, gap) not in released and reads[i] >= closes:
                     cost = self._closure_cost(tensor, closes)
                     found.append((cost / size, tensor, gap, None, (birth, closes)))
@@ -125,7 +128,7 @@ class GreedyRepair:
         return sorted(found, key=lambda f: (f[0], f[1], f[2]))
 
     def _opens(self, tensor: int, gap: int) -> int:
-        """The base operation that opens a gap."""
+        """Return the base operation that opens a gap."""
         return self.problem.tensors[tensor].uses[gap - 1] if gap else self._producer(tensor)
 
     def _producer(self, tensor: int) -> int:
@@ -137,7 +140,7 @@ class GreedyRepair:
         )
 
     def _base_op_after(self, step: int) -> int:
-        """The first base operation that runs after `step`, or at it."""
+        """Return the first base operation that runs at `step` or later."""
         i = bisect_right(self.base_step, step)
         return i - 1 if i and self.base_step[i - 1] == step else i
 
@@ -152,14 +155,15 @@ def closure_cost(
     step: int,
     most_us: float = _NEVER,
 ) -> float:
-    """Microseconds to bring `tensor` back at `step` by running its producer, and what that needs.
+    """Return the microseconds to bring `tensor` back at `step` by recomputing it and missing inputs.
 
     Args:
         copies: per tensor, the half-open ranges of actions in which it is on the device.
-        most_us: more is not told apart.
+        most_us: limit of interest; higher costs count as infinite.
 
     Returns:
-        Infinity where some operation may not run again, the chain is very long, or takes more than that.
+        Infinity if some operation may not run again, or if the chain is very long or takes more than
+            `most_us`.
     """
     again, blocker = closure(problem, copies, tensor, step, most_us)
     return _NEVER if blocker is not None else sum(problem.ops[op].duration_us for op in again)
@@ -172,8 +176,11 @@ def closure(
     step: int,
     most_us: float = _NEVER,
 ) -> tuple[list[int], int | None]:
-    """(operations to run again for `tensor` at `step`, the one that may not, or at which the chain
-    becomes too long or takes more than `most_us`); see `closure_cost`."""
+    """Return the operations to run again for `tensor` at `step`, and the one that blocks the chain.
+
+    An operation blocks it if it may not run again, or if there the chain becomes too long or takes
+    more than `most_us`; None if none does. See `closure_cost`.
+    """
     stack = [problem.tensors[tensor].producer]
     seen: dict[int, None] = {}
     chain_us = 0.0

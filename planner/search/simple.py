@@ -1,9 +1,9 @@
-"""Simple plans: what a careful engineer would try first. The floor under every other engine.
+"""Simple plans, as a careful engineer would try first: the floor under every other engine.
 
     by distance   swap the tensors that wait longest, as many as are needed (Le et al., "TFLMS: Large
                   Model Support in TensorFlow by Graph Rewriting", arXiv:1807.02037)
 
-It decides the gaps over the fullest operation only. Plans need not fit; the caller replays them.
+It decides only the gaps over the fullest operation. Plans need not fit; the caller replays them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planner.plan.problem import Problem
 
 
 def open_gaps(problem: Problem, at: int) -> list[tuple[Gap, int]]:
-    """(gap, operations that it spans) of the tensors that wait over base operation `at`."""
+    """Return (gap, operations that it spans) for the tensors that wait over base operation `at`."""
     found = []
     for t, tensor in enumerate(problem.tensors):
         if tensor.producer >= at or tensor.to_end or not tensor.bytes:
@@ -30,8 +30,10 @@ def open_gaps(problem: Problem, at: int) -> list[tuple[Gap, int]]:
 
 
 def distance_plans(problem: Problem, at: int, excess_bytes: int) -> Iterator[Decisions]:
-    """Plans that swap the longest waits over base operation `at`: as many as free `excess_bytes`
-    there, half as many again, and all."""
+    """Yield plans that swap the longest waits over base operation `at`.
+
+    They swap as many as free `excess_bytes` there, half as many again, and all.
+    """
     if not problem.allow_swap:
         return
     waiting = [

@@ -1,4 +1,4 @@
-"""What a search knows: the best plan so far, what found it, and the largest bound."""
+"""The state of a search: the best plan so far, its engine, and the largest bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planner.search.program.interval_search import IntervalSearch
 
 _TIGHT_OF_ADDED = 0.01
-"""A plan is tight only where what it adds to the base order's time is within this of the bound."""
+"""A plan is tight only if the gap is within this share of the time that it adds to the base order."""
 
 _NEARLY = 1e-3
 """Gap within which a plan is near its bound."""
@@ -28,17 +28,17 @@ _NEARLY = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """What a caller says of a whole search.
+    """A caller's settings for a whole search.
 
     Attributes:
         limit_s: seconds for all engines together.
-        seed: of annealing and of the exact engine; the others draw nothing.
+        seed: of annealing and of the exact engine; the others are deterministic.
         workers: threads of the exact engine; None for its own default.
         thorough: False leaves out the integer programs, the guarded searches, annealing and the
             exact engine.
-        patience: ends the search where what is left to gain is not worth the wait; None waits for all
+        patience: ends the search when the remaining gain is not worth the wait; None waits for all
             of it.
-        keep_on_interrupt: Ctrl-C ends the search and what was found is returned, if it fits.
+        keep_on_interrupt: Ctrl-C ends the search and returns the plan found, if it fits.
     """
 
     limit_s: float = 60.0
@@ -51,24 +51,24 @@ class SearchSettings:
 
 @dataclass(slots=True)
 class SearchState:
-    """What engines share while they search; each reads it and offers plans and bounds.
+    """State that engines share; each reads it and offers plans and bounds.
 
     Attributes:
         evaluator: of the problem.
         settings: of the search.
         least: the plan with the least peak, whether it fits or not.
-        best: the fastest plan that fits; None before there is one.
-        near: the fastest plan known that exceeds the capacity, of a search with more of it.
-        engine: what found it.
+        best: the fastest plan that fits; None before one is found.
+        near: the fastest known plan that exceeds the capacity, from a search with more capacity.
+        engine: the engine that found `best`.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
-        is_impossible: proved that nothing fits.
-        near_since: when the plan came near its bound (`clock.now`); None before.
-        instants: base operations at which memory is short, those that matter most first.
-        intervals: the integer programs that run beside the search, once they do.
-        began: when the search began (`clock.now`).
-        improved: when the best plan was found (`clock.now`).
-        ledger: what each engine did.
-        on_progress: told of each better plan.
+        is_impossible: it is proved that nothing fits.
+        near_since: time when the plan came near its bound (`clock.now`); None before.
+        instants: base operations at which memory is short, most important first.
+        intervals: the integer programs beside the search, once they run.
+        began: start of the search (`clock.now`).
+        improved: time when the best plan was found (`clock.now`).
+        ledger: statistics of each engine.
+        on_progress: called with each better plan.
     """
 
     evaluator: Evaluator
@@ -90,14 +90,14 @@ class SearchState:
 
     @property
     def problem(self) -> Problem:
-        """What is solved."""
+        """The problem to solve."""
         return self.evaluator.problem
 
     def offer(self, candidate: Candidate, engine: str = "") -> bool:
-        """Take `candidate` if it is better; returns whether it is.
+        """Take `candidate` if it is better; return whether it is.
 
         Args:
-            engine: what found it; the one whose turn it is if absent.
+            engine: the engine that found it; by default the one whose turn it is.
         """
         if candidate.peak_bytes < self.least.peak_bytes:
             self.least = candidate
@@ -120,7 +120,7 @@ class SearchState:
         return True
 
     def prove(self, extra_us: float, bound_class: str = BOUND_CLASS) -> None:
-        """Take a bound on the added time."""
+        """Raise the bound on the added time."""
         if extra_us > self.bound_extra_us:
             self.ledger.count_bound(extra_us - self.bound_extra_us)
             self.bound_extra_us, self.bound_class = extra_us, bound_class
@@ -132,12 +132,12 @@ class SearchState:
 
     @property
     def bound_us(self) -> float:
-        """No plan of the class takes less time."""
+        """The bound on the time of every plan of the class."""
         return self.problem.base_duration_us + self.bound_extra_us
 
     @property
     def is_tight(self) -> bool:
-        """Whether nothing is left to gain."""
+        """Whether the remaining gap is negligible."""
         if self.best is None:
             return False
         added_us = self.best.time_us - self.problem.base_duration_us
@@ -145,7 +145,7 @@ class SearchState:
         return self.is_within(TIGHT) and saving_us <= _TIGHT_OF_ADDED * added_us + 1e-9
 
     def is_within(self, gap: float) -> bool:
-        """Whether the best plan is that near its bound."""
+        """Tell whether the best plan is within `gap` of its bound."""
         if self.best is None:
             return gap == float("inf")
         return self.best.time_us <= self.bound_us * (1 + gap)
@@ -158,13 +158,13 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class WhenSettled:
-    """Ends a search with which nothing is left to find."""
+    """Ends a search that has nothing left to find."""
 
     state: SearchState
 
     @property
     def left_s(self) -> float:
-        """Nothing once it is settled."""
+        """0 once the search is settled."""
         return 0.0 if self.state.is_settled else float("inf")
 
 
@@ -174,7 +174,7 @@ class NearBound:
 
     Attributes:
         state: of the search.
-        wait_s: how much longer it goes on.
+        wait_s: seconds that the search goes on.
     """
 
     state: SearchState
@@ -182,7 +182,7 @@ class NearBound:
 
     @property
     def left_s(self) -> float:
-        """Seconds of that time; without end before the plan is near."""
+        """The rest of that time; infinite before the plan is near."""
         if self.state.near_since is None:
             return float("inf")
         return self.state.near_since + self.wait_s - clock.now()
@@ -193,7 +193,7 @@ def new_state(
     settings: SearchSettings | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> SearchState:
-    """A search that knows nothing yet but the base order."""
+    """Start a search from the base order."""
     began = clock.now()
     evaluator = Evaluator(problem)
     return SearchState(

@@ -1,4 +1,4 @@
-"""What each engine did, under its own name."""
+"""Statistics of each engine, by name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class _Line:
 
 @dataclass(slots=True)
 class Ledger:
-    """Counts calls, seconds, plans and bounds by engine, while a search lasts.
+    """Counts calls, seconds, plans and bounds by engine during a search.
 
     An engine that calls another is not charged for the other's time.
 
     Attributes:
-        engine: whose turn it is; empty between turns.
+        engine: the engine whose turn it is; empty between turns.
     """
 
     engine: str = ""
@@ -35,7 +35,7 @@ class Ledger:
 
     @contextmanager
     def turn_of(self, engine: str) -> Iterator[None]:
-        """Charge what happens within to `engine`."""
+        """Charge the work within the block to `engine`."""
         before = self._switch(engine)
         self._line().calls += 1
         try:
@@ -44,17 +44,17 @@ class Ledger:
             self._switch(before)
 
     def count_offer(self, *, improved: bool) -> None:
-        """A plan was offered."""
+        """Count a plan that was offered."""
         line = self._line()
         line.offers += 1
         line.improvements += improved
 
     def count_bound(self, raised_us: float) -> None:
-        """The bound was raised."""
+        """Count a raise of the bound."""
         self._line().bound_raised_us += raised_us
 
     def statistics(self) -> tuple[EngineStatistics, ...]:
-        """One for each engine that had a turn, in order of their first."""
+        """Return the statistics of each engine that had a turn, in order of their first turns."""
         return tuple(
             EngineStatistics(
                 name=name,

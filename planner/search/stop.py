@@ -1,4 +1,4 @@
-"""When a search ends: criteria as objects, asked by every engine and changed by none."""
+"""Stop criteria of a search, as objects: every engine asks them, none changes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Stop(Protocol):
 
     @property
     def left_s(self) -> float:
-        """Seconds that may still be spent; at 0 or below the search is over."""
+        """The seconds that may still be spent; at 0 or below the search is over."""
         ...
 
 
@@ -42,19 +42,19 @@ class First:
 
     @property
     def left_s(self) -> float:
-        """The least that any of them leaves."""
+        """The least of the criteria's remaining times."""
         return min(stop.left_s for stop in self.of)
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Ends once something has happened, on whatever thread."""
+    """Ends once an event is set, on any thread."""
 
     event: threading.Event
 
     @property
     def left_s(self) -> float:
-        """Nothing once it has."""
+        """0 once the event is set."""
         return 0.0 if self.event.is_set() else float("inf")
 
 
@@ -62,5 +62,5 @@ NEVER = At(float("inf"))
 
 
 def after(seconds: float) -> At:
-    """Ends in so many seconds."""
+    """Return a criterion that ends after `seconds`."""
     return At(clock.now() + seconds)

@@ -1,1 +1,1 @@
-"""The judge: replay a schedule, action by action. Imports nothing but the ground floor."""
+"""The judge: replay a schedule, action by action. Imports only `planner.plan`."""

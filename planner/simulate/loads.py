@@ -1,10 +1,10 @@
-"""Loads that begin ahead of their readers: copies in of what lives on the host, beside the operations.
+"""Start loads ahead of their readers: copies in of host tensors, beside the operations.
 
-A solver has such a copy between the operations, right before its first reader. Beside them it takes no
-time if it begins early enough, and holds its memory from there. So each is given the latest place from
-which it ends before its reader, and before the copy in behind it begins; where memory is short there, a
-later one. Times are first those of the operations alone, and then those of the schedule so far; the
-quickest schedule of all is the answer, the one that was given included.
+A solver places such a copy between the operations, right before its first reader. Beside them it
+takes no time if it starts early enough, and holds its memory from there. Each load therefore gets
+the latest place from which it ends before its reader, and before the next copy in starts; if memory
+is short there, a later one. The first round uses the times of the operations alone, later ones
+those of the schedule so far. The quickest schedule of all, including the given one, is the answer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ROUNDS = 3
 
 
 def begun_early(problem: Problem, actions: Sequence[Action], paging: Paging) -> list[Action]:
-    """The schedule with its loads where they hide; without those that nothing reads before the next.
+    """Move loads to places where they hide; drop those that nothing reads before the next.
 
-    Its live bytes stay within the capacity, or within its peak where that is higher.
+    Live bytes stay within the capacity, or within the schedule's peak if that is higher.
 
     Args:
-        paging: operations that are copies; the stores stay in their places.
+        paging: operations that are copies; the stores stay in place.
     """
     actions = _without_unread(problem, actions, paging.loads)
     if not paging.loads:
@@ -43,9 +43,9 @@ def begun_early(problem: Problem, actions: Sequence[Action], paging: Paging) -> 
 
 
 def _without_unread(problem: Problem, actions: Sequence[Action], loads: Set[int]) -> list[Action]:
-    """Each load once at the least, and else only where something reads what it makes."""
+    """Keep each load at least once, and further ones only if their output is read."""
     ran: set[int] = set()
-    again = set[int]()  # places of loads that ran before
+    again = set[int]()  # places of repeated loads
     for place, action in enumerate(actions):
         if action.kind is ActionKind.RUN and action.target in loads:
             again |= {place} if action.target in ran else set()
@@ -68,11 +68,11 @@ def _without_unread(problem: Problem, actions: Sequence[Action], loads: Set[int]
 
 
 class _Moving:
-    """The loads of one schedule, and where each may begin.
+    """The loads of one schedule, and the places to which each may move.
 
     Attributes:
-        replay: of the schedule as it is.
-        rows: of each load its place, the first place that it may move to, and its first reader's.
+        replay: of the given schedule.
+        rows: for each load its place, the first place that it may move to, and its first reader's.
     """
 
     def __init__(self, problem: Problem, actions: Sequence[Action], paging: Paging) -> None:
@@ -86,7 +86,10 @@ class _Moving:
         self._find_rows()
 
     def _find_rows(self) -> None:
-        """Not ahead of what reads the copy before it: that would be given this one."""
+        """Find the rows.
+
+        A load stays after the readers of the previous copy, which it would serve otherwise.
+        """
         last_read: dict[int, int] = {}  # by tensor
         open_: dict[int, int] = {}  # by tensor that nothing has read yet, the place of its load
         for place, action in enumerate(self.actions):
@@ -103,7 +106,7 @@ class _Moving:
         self.rows.sort(key=lambda row: (row[2], row[0]))
 
     def back_to_back(self) -> list[float]:
-        """When each action would be issued if operations waited for no copy."""
+        """Return the time when each action would be issued if operations waited for no copy."""
         now = 0.0
         starts: list[float] = []
         for action in self.actions:
@@ -113,7 +116,10 @@ class _Moving:
         return starts
 
     def issued(self, places: Sequence[int], issue_us: Sequence[float]) -> list[float]:
-        """When each action was issued in a schedule of these places; for a load, what is behind it."""
+        """Return the time when each action was issued in a schedule of these places.
+
+        For a load, it is that of the next action.
+        """
         starts = [0.0] * len(self.actions)
         for place, us in zip(places, issue_us, strict=True):
             starts[place] = us
@@ -122,8 +128,7 @@ class _Moving:
         return starts
 
     def _begins(self, starts: Sequence[float]) -> dict[int, float]:
-        """By the place of each load, when it had best begin: before its reader, and before the copy in
-        behind it."""
+        """Return the best start of each load, by place: in time for its reader and the next copy in."""
         due = {at: reader for at, _, reader in self.rows}
         limit = float("inf")
         found: dict[int, float] = {}
@@ -137,14 +142,14 @@ class _Moving:
         return found
 
     def places(self, starts: Sequence[float]) -> list[int]:
-        """The schedule as places of the one that was given, loads moved ahead, in order of their readers.
+        """Return the schedule as places of the given one, with loads ahead, ordered by their readers.
 
         Args:
-            starts: of each action of the one that was given.
+            starts: of each action of the given schedule.
         """
         begins = self._begins(starts)
         live = self.replay.live_bytes.tolist()
-        ahead: dict[int, list[int]] = {}  # by place: the loads that stand before it
+        ahead: dict[int, list[int]] = {}  # by place: the loads before it
         last = 0
         for at, ready, _ in self.rows:
             size = sum(

@@ -1,22 +1,22 @@
-"""When everything happens in a schedule whose copies run beside the operations.
+"""Times of all actions in a schedule whose copies run beside the operations.
 
-Three engines: operations, copies out, copies in; each works in the order of the schedule. Actions are
-issued in that order on the stream of the operations, as nodes are, and a copy starts no sooner than
-all that was issued before it is done:
+Three engines: operations, copies out, copies in; each works in the order of the schedule. Actions
+are issued in that order on the stream of the operations, like nodes, and a copy starts no sooner
+than the end of all operations issued before it:
 
-    RUN            starts when what was issued before it is done, and its inputs are there
-    SWAP_OUT       then, when its tensor is there, and the copy out before it is done
+    RUN            starts when everything issued before it is done, and its inputs are there
+    SWAP_OUT       the same, when its tensor is there, and the copy out before it is done
     SWAP_OUT_DONE  holds the operations until the copy out is done
     SWAP_IN        holds the operations until the tensor is on the host and its memory is free; starts
                    when the copy in before it is done
-    RUN of a load  as SWAP_IN, of what is on the host throughout
-    RUN of a store as SWAP_OUT; the two are one copy where a tensor has both, which the first begins
+    RUN of a load  like SWAP_IN, of a tensor that is on the host throughout
+    RUN of a store like SWAP_OUT; a tensor with both has one copy, started by the first
 
-A device copy is freed when its last reader is done, copies out included. Whatever is not free in
-time is waited for, so the memory in use never exceeds the capacity, provided that it would not with
-every action done before the next is issued (`Replay.live_bytes`); that is also why such a schedule
-cannot block. `Timeline.waited` says before which action each copy out was waited for, and
-`planner.simulate.waits` writes that into the schedule.
+A device copy is freed when its last reader is done, copies out included. The stream waits for
+memory that is not free in time: the memory in use never exceeds the capacity, provided that it
+would not with every action done before the next is issued (`Replay.live_bytes`). For the same
+reason such a schedule cannot block. `Timeline.waited` has the action before which each copy out was
+waited for, and `planner.simulate.waits` writes that into the schedule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from planner.plan.replay import Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """What one action does to device copies, by index into `births`.
+    """The device copies that one action touches, by index into `births`.
 
     Attributes:
         reads: copies read. makes: copies made.
@@ -56,8 +56,8 @@ def overlapped(
     Args:
         touches: per action, the device copies that it reads and makes.
         tensor_of: per device copy, its tensor.
-        last_reader: per device copy, the last action that reads it (its maker where none does), or
-            -1 where it stays to the end of the run.
+        last_reader: per device copy, the last action that reads it (its maker without readers), or
+            -1 if it stays to the end of the run.
         paging: operations that are copies.
     """
     run = _Engines(problem, tensor_of, len(actions), paging)
@@ -84,8 +84,9 @@ class _Engines:
     """A run, action by action.
 
     Attributes:
-        now: when all operations that were issued are done, and what they waited for.
-        made: when a device copy is complete; read_until: when its last reader so far is done.
+        now: time when all operations issued, and everything that they waited for, are done.
+        made: time when a device copy is complete; read_until: time when its last reader so far is
+            done.
         waited: see `Timeline`.
     """
 
@@ -104,12 +105,12 @@ class _Engines:
         self._used = problem.fixed_bytes
         self._releases: list[
             tuple[float, int, int]
-        ] = []  # when, bytes, device copy (-1: workspace)
+        ] = []  # time, bytes, device copy (-1: workspace)
         self._outs: dict[int, list[int]] = {}  # device copy -> copies out that nothing waited for
-        self._on_host: dict[int, tuple[float, int]] = {}  # tensor -> when, the copy out
+        self._on_host: dict[int, tuple[float, int]] = {}  # tensor -> time, the copy out
 
     def act(self, action: Action, touch: Reads) -> tuple[float, float]:
-        """Issue one action; when it starts and ends."""
+        """Issue one action; return its start and end."""
         target = action.target
         if action.kind is ActionKind.RUN:
             op = self.problem.ops[target]
@@ -181,7 +182,7 @@ class _Engines:
             self._mark(self._outs.pop(copy, ()))
 
     def _mark(self, outs: Sequence[int]) -> None:
-        """These copies out are waited for before this action, if not before."""
+        """Record that this action waits for these copies out, unless an earlier one did."""
         for out in outs:
             if self.waited[out] < 0:
                 self.waited[out] = self.step

@@ -1,15 +1,15 @@
-"""A schedule whose copies run beside the operations, as the hardware has to be told: with its waits.
+"""Add the waits to a schedule whose copies run beside the operations, for the hardware.
 
-Engines list copies out and in. A copy out reads its tensor until it is done, and memory of the tensor is
-free no sooner. So the schedule that is lowered says before which action its end is waited for: before
-the one whose memory that is, or else before the first operation that starts once the copy is done, where
-the wait costs nothing (`planner.plan.replay.Timeline.waited`). In the order of that schedule the device
-then never holds more than in the simulation. Stores are waited for so, too, at the end of all at the
-latest.
+Engines list copies out and in. A copy out reads its tensor until it is done, and the tensor's
+memory is free no sooner. The lowered schedule therefore says before which action the end of each
+copy out is waited for: before the action that needs the memory, or else before the first operation
+that starts once the copy is done, where the wait costs nothing
+(`planner.plan.replay.Timeline.waited`). In the order of that schedule the device never holds more
+than in the simulation. Stores get the same waits, at the latest at the very end.
 
-What comes back also gives up its place on the host (`SwapInDone` in `planner.lower.sequence`). So a
-tensor that comes back twice is copied out again, behind the first operation that reads what came back
-first.
+A tensor that comes back also gives up its slot on the host (`SwapInDone` in
+`planner.lower.sequence`). A tensor that comes back twice is therefore copied out again, behind the
+first operation that reads it after its first return.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ RUN, OUT, IN, DONE = (
 def with_waits(
     problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGING
 ) -> list[Action]:
-    """The schedule with each copy paired and each copy out waited for; as it is where copies do not
-    overlap. Waits that it has already are placed anew.
+    """Pair each copy, and add a wait for each copy out; existing waits are placed anew.
 
-    A tensor of which a copy is on the host in any case (`PlanTensor.host_copy`) has no copy out of its
-    own, and none to wait for but that of a store.
+    The schedule stays as it is if copies do not overlap. A tensor with a copy on the host in any
+    case (`PlanTensor.host_copy`) has no copy out, and no wait but that for a store.
 
     Args:
         paging: operations that are copies.
@@ -64,7 +63,7 @@ def with_waits(
 
 
 def _copied_out(problem: Problem, action: Action, paging: Paging) -> int | None:
-    """The tensor that an action copies out, a store included."""
+    """Return the tensor that an action copies out, as a swap or as a store; None for other actions."""
     if action.kind is RUN:
         return problem.ops[action.target].inputs[0] if action.target in paging.stores else None
     return action.target if action.kind is OUT else None
@@ -73,11 +72,12 @@ def _copied_out(problem: Problem, action: Action, paging: Paging) -> int | None:
 def unpaired(
     problem: Problem, actions: Sequence[Action], paging: Paging, *, beside: bool
 ) -> int | None:
-    """A tensor whose copies are not one out, one wait and one back, in turns; None where there is none.
-    Of what is stored there is one wait, and nothing comes back before that.
+    """Find a tensor whose copies are not one out, one wait and one back, in turns; None if there is none.
+
+    A stored tensor has one wait, before which nothing comes back.
 
     Args:
-        beside: copies run beside the operations; else none is waited for.
+        beside: copies run beside the operations; otherwise none has a wait.
     """
     waits = {action.target for action in actions if action.kind is DONE}
     stored = paging.stored(problem).keys() & waits
@@ -105,13 +105,15 @@ def unpaired(
 
 
 def paired(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGING) -> list[Action]:
-    """The schedule without waits, copies in that nothing reads, and copies out that nothing brings back;
-    each copy in has a copy out of its own. A store that a copy out has begun reads nothing more."""
+    """Remove waits, copies in without a reader, and copies out that nothing brings back.
+
+    Each copy in gets its own copy out. A store that a copy out has begun reads nothing more.
+    """
     actions = [a for a in actions if a.kind is not DONE]
     begun = _begun(problem, actions, paging)
-    read: set[int] = set()  # tensors whose newest copy is read later
+    read: set[int] = set()  # tensors whose newest copy has a later reader
     fetched: set[int] = set()  # tensors whose copy on the host is fetched later
-    again: set[int] = set()  # places of copies in behind which the tensor is fetched once more
+    again: set[int] = set()  # places of copies in after which the tensor is fetched once more
     kept: list[int] = []
     for step in range(len(actions) - 1, -1, -1):
         action = actions[step]
@@ -150,7 +152,7 @@ def paired(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGI
 
 
 def _begun(problem: Problem, actions: Sequence[Action], paging: Paging) -> set[int]:
-    """Stores of which a copy out before them is the copy."""
+    """Return the stores whose copy an earlier copy out makes."""
     out: set[int] = set()
     found: set[int] = set()
     for action in actions:
@@ -162,7 +164,7 @@ def _begun(problem: Problem, actions: Sequence[Action], paging: Paging) -> set[i
 
 
 def _taken(problem: Problem, action: Action) -> set[int]:
-    """Tensors whose buffers an action may take for what it makes."""
+    """Return the tensors whose buffers an action may take for its outputs."""
     if action.kind is not RUN:
         return set()
     return {source for source, _ in problem.ops[action.target].inplace}

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that every build of ONNX Runtime has."""
+"""Operators of com.microsoft in every build of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from planner.graph.operators.row import (
 PURE = Effect.PURE
 
 CONTRIB: Mapping[str, Operator] = {
-    # the kernels may write over the state that they are given, whatever the graph says
+    # the kernels may write over their state inputs, whatever the graph says
     **alike(
         Effect.STATE_UPDATE,
         """
         Assign DecoderAttention DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention
         GradientAccumulator PagedAttention SparseAttention SparsePagedAttention""",
     ),
-    # without a description or a CPU kernel that says what they do to what they are given
+    # no description and no CPU kernel says what they do to their inputs
     **alike(
         Effect.UNKNOWN_OPERATOR,
         """

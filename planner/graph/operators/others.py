@@ -1,4 +1,4 @@
-"""Operators of the other domains, planner's own among them."""
+"""Operators of the other domains, including planner's own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHERS: Mapping[str, Mapping[str, Operator]] = {
     },
     "com.microsoft.nchwc": {
         "AveragePool": Operator(PURE, WINDOW),
-        # adds to a fourth input (contrib_ops/cpu/nchwc_ops.cc); blocks are convolved without workspace
+        # adds to a fourth input (contrib_ops/cpu/nchwc_ops.cc); convolves blocks without workspace
         "Conv": Operator(PURE, CONVOLUTION, in_place=((3, 0),), packs=True),
         "GlobalAveragePool": Operator(PURE, read(1)),
         "GlobalMaxPool": Operator(PURE, read(1)),

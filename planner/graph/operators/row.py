@@ -1,10 +1,10 @@
 """A row of the operator table: all that planner knows of one operator.
 
-A row names rules; the room that applies a rule has it, and a test compares the names. What a row does not
-have is unknown, and has the conservative treatment: no effect is taken for harmless, each output has a
-buffer of its own, arithmetic is told as unknown and bytes alone count, nothing is cut into rows or taken
-to add up over parts of a batch. Two things are told of no kernel that is not in the table, and count as
-none: workspace, and packed weights.
+A row names rules; the package that applies a rule defines it, and a test compares the names. A
+missing entry means "unknown" and gets the conservative treatment: no effect counts as harmless,
+each output has its own buffer, only bytes count toward the time, and planner neither cuts the
+operator into rows nor adds its results up over parts of a batch. For kernels that the table lacks,
+workspace and packed weights count as none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 
 class Effect(enum.StrEnum):
-    """What a run of an operation does, or needs, that its inputs and outputs do not show."""
+    """Side effects and requirements of an operation that its inputs and outputs do not show."""
 
     PURE = "pure"
     RANDOM_SEEDED = "random, with a seed of its own"
@@ -39,7 +39,7 @@ class Effect(enum.StrEnum):
 
     @property
     def is_known(self) -> bool:
-        """Whether the table says anything of the operator."""
+        """Whether the table has the operator."""
         return self not in (Effect.UNKNOWN_OPERATOR, Effect.UNKNOWN_DOMAIN)
 
 
@@ -63,7 +63,7 @@ CostRule = Literal[
     "einsum",
     "attention",
 ]
-"""How arithmetic and bytes are counted (`planner.cost.work`)."""
+"""Names of the rules that count arithmetic and bytes (`planner.cost.work`)."""
 
 RowsRule = Literal[
     "elementwise",
@@ -90,7 +90,7 @@ RowsRule = Literal[
     "triangle",
     "running sum",
 ]
-"""How the operator is run in chunks of rows (`planner.lower.chunks.row_rules`)."""
+"""Names of the rules that run an operator in chunks of rows (`planner.lower.chunks.row_rules`)."""
 
 ShareRule = Literal[
     "keeps",
@@ -110,7 +110,7 @@ ShareRule = Literal[
     "gathers",
     "scatters",
 ]
-"""What follows of a sample's share in a total (`planner.micro.share_rules`)."""
+"""Names of the rules that derive a sample's share in a total (`planner.micro.share_rules`)."""
 
 WorkspaceRule = Literal[
     "where",
@@ -122,17 +122,17 @@ WorkspaceRule = Literal[
     "batch normalization",
     "one intermediate",
 ]
-"""Temporary bytes of the CPU kernel (`planner.runtime.memory.workspace`)."""
+"""Names of the rules for temporary bytes of the CPU kernel (`planner.runtime.memory.workspace`)."""
 
 Pairs = tuple[tuple[int, int], ...]
-"""(input index, output index) each."""
+"""Pairs of (input index, output index)."""
 
 FIRST: Pairs = ((0, 0),)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A rule, and the flops for each element where it counts elements."""
+    """A cost rule, and flops per element for the rules that count elements."""
 
     rule: CostRule
     flops: int = 0
@@ -161,19 +161,21 @@ class Operator:
     """One operator, on ONNX Runtime's CPU provider.
 
     Attributes:
-        effect: of a run; for those that are random or write state in training mode alone, the kind there.
-        cost: None where its arithmetic is unknown.
+        effect: of a run; for an operator that is random or writes state only in training mode, its
+            effect there.
+        cost: None if its arithmetic is unknown.
         rows, share, workspace: names of rules.
-        is_view: its first output is its first input's buffer: no work, no memory.
-        in_place: outputs that may be written over an input without a later reader.
-        not_in_place: element types for which the kernel is not in place.
-        aliases: outputs that are an input's buffer, written over.
-        writes: inputs whose buffers the kernel leaves changed, and which its outputs depend on.
-        state: inputs that it writes over though its other outputs do not depend on them.
-        axis: by default, along which elements are put in relation to each other; None for those that
-            have no such axis.
-        over_batch: it takes statistics over the batch, whatever its attributes say.
-        has_shape_input: the second input, and those behind it, only give a shape where they are integers.
+        is_view: its first output shares its first input's buffer: no work, no memory.
+        in_place: (input, output) pairs: the output may be written over the input if that has no
+            later reader.
+        not_in_place: element types for which the kernel does not work in place.
+        aliases: (input, output) pairs that share one buffer, written over by the kernel.
+        writes: inputs that the kernel writes over and its outputs depend on.
+        state: inputs that the kernel writes over although its other outputs do not depend on them.
+        axis: the default of the axis along which the operator relates elements to each other; None
+            if it has no such axis.
+        over_batch: it computes statistics over the batch, whatever its attributes say.
+        has_shape_input: its second and later inputs, if integers, only give a shape.
         packs: the kernel may pack constant weights (`PrePack` in providers/cpu, contrib_ops/cpu).
     """
 
@@ -195,5 +197,5 @@ class Operator:
 
 
 def alike(effect: Effect, names: str) -> dict[str, Operator]:
-    """Make rows of operators of which the effect alone is known."""
+    """Make rows for operators of which only the effect is known."""
     return dict.fromkeys(names.split(), Operator(effect))

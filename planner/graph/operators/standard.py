@@ -1,4 +1,4 @@
-"""Operators of ONNX, and those that ONNX Runtime has in the same domain."""
+"""Operators of ONNX, and ONNX Runtime's own operators in the same domain."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ STANDARD: Mapping[str, Operator] = {
     "ScatterElements": Operator(
         PURE, MOVES_ALL, rows="scatter elements", share="scatters", in_place=FIRST
     ),
-    # its threads add to one place without waiting for each other (measured on the CPU:
-    # sums of 20,000 rows into 8 lose whole rows; core/providers/cpu/tensor/scatter_nd.cc)
+    # its threads add to the same place without synchronization (measured on the CPU: sums of 20,000
+    # rows into 8 lose whole rows; core/providers/cpu/tensor/scatter_nd.cc)
     "ScatterND": Operator(Effect.ANY_ORDER, MOVES_ALL, share="scatters"),
     "Selu": Operator(PURE, made(T), rows="by vectors", in_place=FIRST),
     "Shape": Operator(PURE, NOTHING),

@@ -23,12 +23,12 @@ _UNKNOWN_DOMAIN = Operator(Effect.UNKNOWN_DOMAIN)
 
 
 def listed(op_type: str, domain: str) -> Operator | None:
-    """Look up the row of an operator; None where it has none."""
+    """Look up the row of an operator; None if the table lacks it."""
     return _TABLE.get(domain, {}).get(op_type)
 
 
 def operator_of(op_type: str, domain: str) -> Operator:
-    """Look up the row of an operator, which says that nothing is known where it has none."""
+    """Look up the row of an operator; a row of unknowns if the table lacks it."""
     row = listed(op_type, domain)
     if row is None:
         return _UNKNOWN_OPERATOR if domain in _TABLE else _UNKNOWN_DOMAIN
@@ -36,7 +36,7 @@ def operator_of(op_type: str, domain: str) -> Operator:
 
 
 def rows() -> Iterator[tuple[str, str, Operator]]:
-    """Go through the table: domain, name and row of each operator, the standard's domain as ""."""
+    """Yield domain, name and row of each operator; the standard's domain is ""."""
     for domain, operators in _TABLE.items():
         if domain != "ai.onnx":
             for op_type, row in operators.items():

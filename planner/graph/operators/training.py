@@ -1,7 +1,7 @@
-"""Operators of com.microsoft without which a build of ONNX Runtime has no kernels for training.
+"""Operators of com.microsoft whose kernels only training builds of ONNX Runtime have.
 
-Their kernels declare neither `MayInplace` nor `Alias` (orttraining/training_ops/cpu), but for the
-accumulators and BatchNormInternal. Kernels of state updates may write over the state that they are given,
+Their kernels declare neither `MayInplace` nor `Alias` (orttraining/training_ops/cpu), except for
+the accumulators and BatchNormInternal. Kernels of state updates may write over their state inputs,
 whatever the graph says.
 """
 

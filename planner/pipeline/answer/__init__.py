@@ -1,1 +1,1 @@
-"""One module for each question that is asked of planner."""
+"""One module for each question that a caller can ask planner."""

@@ -30,12 +30,12 @@ def analyzed(
     *,
     on_model: Callable[[ModelView], None] | None = None,
 ) -> Analysis:
-    """The model as it is, the least budget found, and what others would cost.
+    """Analyse the model as it is, search for the least budget, and preview the costs of budgets.
 
     Args:
-        on_model: given the model as it is, before anything is searched for.
+        on_model: called with the model as it is, before any search.
     """
-    library_path()  # without it nothing can be searched for
+    library_path()  # fails early: searches need the library
     prepared = prepare(request, progress=progress, to_rewrite=False)
     if on_model is not None:
         on_model(prepared.baseline.view)

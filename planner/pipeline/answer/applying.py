@@ -1,8 +1,9 @@
-"""`apply`: the rewritten model of a plan file, on the machine that will run it.
+"""`apply`: build the rewritten model of a plan file, on the machine that will run it.
 
-A plan that was made without its device's provider rests on an assumed placement, and on a graph that the
-provider's optimizers have not seen. What it asks for travels: budget, levers, sizes. Where the provider
-is, the model is planned again within them, from what the provider really does, and verified.
+A plan made without its device's provider rests on an assumed placement, and on a graph that the
+provider's optimizers have not seen. Only the plan's request travels: budget, levers, sizes. On a
+machine with the provider, the model is planned again within these limits, on the provider's real
+graph and placement, and verified.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from planner.request import Limits, Request
 from planner.results import OptimizeResult
 
 TIME_LIMIT_S = 20.0
-"""For finding the plan again."""
+"""Time limit for planning again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What came of a plan file.
+    """The result of applying a plan file.
 
     Attributes:
         model: the rewritten model.
-        plan: what it follows.
-        again: how it was planned again, and what its run showed; None where the model is the plan's, to
-            the byte.
+        plan: the plan that the model follows.
+        again: the result of planning again, including its verification; None if the model is the
+            plan's, byte for byte.
     """
 
     model: Path
@@ -59,14 +60,14 @@ def applied(
     """Write the rewritten model of a plan.
 
     Args:
-        files: where the model goes, and the plan where it is made again.
-        time_limit_s: of the search where it is.
-        verify: run what was planned again.
+        files: destination of the model, and of the plan if it is made again.
+        time_limit_s: for the search, if planned again.
+        verify: run a model that was planned again.
 
     Raises:
         ModelError: the plan belongs to another model, or does not fit it.
         UsageError: it was made with a provider that is not installed here.
-        InfeasibleBudgetError, VerificationError: as `OptimizeJob.run` does, where it is made again.
+        InfeasibleBudgetError, VerificationError: see `OptimizeJob.run`, if the plan is made again.
     """
     assert files.model is not None
     if is_made_here(plan):
@@ -90,7 +91,7 @@ def applied(
 
 
 def _asked(model: Path, plan: Plan, time_limit_s: float) -> Request:
-    """What the plan was made for, to be planned on the graph that its provider's optimizers leave."""
+    """Build the request that a plan was made for, on the graph that its provider's optimizers leave."""
     asked = request_of(model, plan)
     levers = replace(
         asked.levers,

@@ -1,4 +1,4 @@
-"""`planner explain`: one tensor of a plan: where it is, what was weighed, what its bytes are worth."""
+"""`planner explain`: one tensor of a plan, its place over time, the alternatives, its bytes' worth."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def explain(
     time_limit_s: float = 20.0,
     progress: Progress | None = None,
 ) -> ExplainDocument:
-    """Look one tensor of a plan up.
+    """Explain one tensor of a plan.
 
     Args:
-        profile: of ONNX Runtime, to take times from: a plan file does not hold them.
-        time_limit_s: for the prices.
+        profile: of ONNX Runtime, as the source of times: a plan file does not hold them.
+        time_limit_s: for the shadow prices.
 
     Raises:
         ModelError: the plan is none, or of another model.
@@ -119,7 +119,7 @@ def _explained(
 
 
 def _program(graph: TrainingGraph, tensor: Tensor) -> str | None:
-    """The program of the fused node that makes a tensor; None where none does."""
+    """Return the program of the fused node that makes a tensor; None if another node does."""
     if tensor.producer is None:
         return None
     op = graph.operations[tensor.producer]
@@ -163,7 +163,7 @@ class _State:
 
     rebuilt: Rebuilt
     problem: Problem
-    priced: Problem  # without the time of copies that may hide
+    priced: Problem  # with free copies where they may hide beside operations
     actions: tuple[Action, ...]
     copies: tuple[tuple[tuple[int, int], ...], ...]
     graph: TrainingGraph
@@ -183,7 +183,7 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     line = full_timeline(back.graph, back.order, prepared.target)
     step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}
     copies: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
-    # replayed on the problem in which every swap of the file is possible
+    # replayed on the problem that allows every swap of the file
     for t, birth, end in simulate(form.problem, rebuilt.actions, form.paging).copies:
         copies[t].append((birth, end))
     first: dict[int, int] = {}
@@ -306,7 +306,7 @@ def _intervals(
 
 
 def _absence(state: _State, gone: int, birth: int, reasons: dict[int, str]) -> Absence:
-    """From the action after which the tensor is free to the one that brings it back."""
+    """Describe an absence: from the action that frees the tensor to the one that brings it back."""
     step = state.node_step[birth]
     swapped = state.actions[birth].kind is ActionKind.SWAP_IN
     return Absence(
@@ -319,7 +319,7 @@ def _absence(state: _State, gone: int, birth: int, reasons: dict[int, str]) -> A
 
 
 def _returns(plan: Plan, state: _State, index: int) -> tuple[Absence, ...]:
-    """How the tensor comes back behind its last base use, for the recomputes that read it."""
+    """Describe each return of the tensor after its last base use, for recomputes that read it."""
     tensor = state.problem.tensors[index]
     last = state.first[tensor.uses[-1] if tensor.uses else tensor.producer]
     reasons = {d.end: d.why for d in plan.decisions if d.tensor == tensor.name}
@@ -331,7 +331,7 @@ def _returns(plan: Plan, state: _State, index: int) -> tuple[Absence, ...]:
 
 
 def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[IntervalWay, ...]:
-    """Keep, recompute and swap, to have the tensor at action `at` of this plan."""
+    """Return the ways to have the tensor at action `at` of this plan: keep, recompute, swap."""
     problem, form = state.problem, state.rebuilt.formulation
     again, blocker = closure(problem, state.copies, index, at)
     no_recompute = recompute_closed(prepared, form, problem, blocker)

@@ -1,8 +1,9 @@
-"""`optimize` with micro-batches: how many runs a step is made in, and the plan for one of them.
+"""`optimize` with micro-batches: the number of runs in a step, and the plan for one of them.
 
-With "auto", the least number of runs is found first that an order alone brings within the budget. More
-runs take longer: each reads all parameters again. Fewer may be quicker with operations that run again, or
-copies: quick searches for a plan of one run tell, as long as the operations alone are quicker.
+With "auto", a search first finds the least number of runs that another order alone brings within
+the budget. More runs take longer, because each reads all parameters again. Fewer may be quicker
+with recomputes or copies: quick searches for a plan of one run decide, as long as the operations
+alone are quicker.
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ from planner.units import format_bytes, format_duration, parse_micro_batch
 
 
 def optimized(job: OptimizeJob) -> OptimizeResult:
-    """What a job comes to, in as many runs as its request asks for. Where ONNX Runtime's arena was seen
-    to have no room for its plan after all, though its replay had, the job is done again with as much of
-    the budget in reserve as was missing, and more where that did not do.
+    """Run a job, in as many runs per step as its request asks for.
+
+    If verification shows that ONNX Runtime's arena has no room for the plan, although its replay
+    had, the job runs again with the missing bytes in reserve, and with more if that is still too
+    little.
 
     Raises:
-        UsageError, ModelError: the step cannot be made in parts, or not in so many.
-        and what `OptimizeJob.run` raises.
+        UsageError, ModelError: the step cannot be split into this number of runs, or not at all; and
+            the errors of `OptimizeJob.run`.
     """
     runs = parse_micro_batch(job.request.levers.micro_batch)
     with nullcontext(job) if runs == 1 else _in_parts(job, runs) as job:
@@ -67,12 +70,12 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
 
 
 def _with_reserve(job: OptimizeJob, result: OptimizeResult, given: int, again: int) -> OptimizeJob:
-    """The job with more in reserve.
+    """Return the job with more in reserve.
 
     Args:
-        result: of the last time.
-        given: bytes in reserve the first time.
-        again: how often it was done again before.
+        result: of the last attempt.
+        given: bytes in reserve at the first attempt.
+        again: number of earlier repetitions.
     """
     plan, found = result.plan, result.verification
     caps = found.caps if found is not None else ()
@@ -87,10 +90,10 @@ def _with_reserve(job: OptimizeJob, result: OptimizeResult, given: int, again: i
 
 @contextmanager
 def _in_parts(job: OptimizeJob, runs: int | None) -> Iterator[OptimizeJob]:
-    """The job for one run of a step, whose files last as long as the block.
+    """Yield the job for one run of a step; its files last as long as the block.
 
     Args:
-        runs: of a step; None for as many as are quickest.
+        runs: per step; None to choose the quickest number.
     """
     request = job.request
     _check_request(job, runs)
@@ -134,7 +137,7 @@ def _in_parts(job: OptimizeJob, runs: int | None) -> Iterator[OptimizeJob]:
 def verified(
     request: Request, rewritten: Path, plan: Plan, *, thorough: bool, progress: Progress
 ) -> Verification:
-    """The model of a run, as a plan with micro-batches has it, against the original.
+    """Verify the model of one run, from a plan with micro-batches, against the original.
 
     Args:
         request: for the original, on the whole batch.
@@ -188,12 +191,14 @@ class _Way:
 
 @dataclass(slots=True)
 class _RunCount:
-    """In how many runs a step takes least time, within the budget.
+    """Chooses the number of runs with which a step takes least time within the budget.
 
     Attributes:
-        ways: by number of runs, with as much on the host as may be at no cost, then all that may.
-        times: by number of runs, of all of them together, in microseconds; infinite where none was found.
-        made: by number of runs, the model of one, and what planning needs of it.
+        ways: by number of runs: first with only those tensors on the host that cost nothing there,
+            then with all that may live there.
+        times: by number of runs, the time of all runs together in microseconds; infinite if no plan
+            was found.
+        made: by number of runs, the model of one run, and the prepared model for planning.
     """
 
     whole: Prepared
@@ -205,7 +210,7 @@ class _RunCount:
     made: dict[int, tuple[RunModel, Prepared]] = field(default_factory=dict)
 
     def runs(self) -> tuple[int, str]:
-        """(the number of runs, a sentence on why)."""
+        """Return the number of runs, and a sentence that explains the choice."""
         whole = self.whole
         if fits_as_it_is(whole, settings_of(whole)):
             return 1, "micro-batches: the whole batch is within the budget as it is"
@@ -243,8 +248,10 @@ class _RunCount:
         )
 
     def _least_by_order(self, known: list[int]) -> int | None:
-        """The least number of runs that a better order of the operations brings within the budget, by
-        bisection: more runs hold less."""
+        """Find the least number of runs that another order alone brings within the budget.
+
+        Bisection, because more runs hold less memory.
+        """
         low, high = 0, len(known) - 1
         while low <= high:
             middle = 0 if not self.ways else (low + high + 1) // 2
@@ -257,7 +264,7 @@ class _RunCount:
         return min(self.times)
 
     def _fits(self, runs: int) -> bool:
-        """Whether an order alone is enough, of which the time is kept then."""
+        """Tell whether another order alone suffices; if it does, record its time."""
         for way in self._ways(runs):
             if way.order.peak_bytes <= settings_of(way.prepared).room_bytes:
                 self.times[runs] = runs * sum(way.prepared.duration_us)
@@ -265,8 +272,7 @@ class _RunCount:
         return False
 
     def _searched(self, runs: int) -> float:
-        """Time of a plan for one run that a short search finds, in microseconds; infinite where it finds
-        none."""
+        """Search briefly for a one-run plan; return its time in microseconds, infinite without one."""
         for way in self._ways(runs):
             settings = settings_of(way.prepared)
             found_us = quick_us(way.prepared, way.order.order, settings, ANSWERING.run_search_s)
@@ -286,7 +292,7 @@ class _RunCount:
         return self.ways[runs]
 
     def _prepared(self, runs: int) -> Prepared:
-        """The model of one run of so many, with the whole step's budget."""
+        """Prepare the model of one of `runs` runs, with the whole step's budget."""
         folder = _new(self.folder / f"run-{runs}")
         made = run_model(self.divided, self.whole.request, runs, folder)
         budget = f"{budget_of(self.whole)}B"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from planner.runtime.profiled import Profiled
 
 Context = Callable[[], AbstractContextManager[None]]
-"""Makes what surrounds the search, or a timing."""
+"""Makes a context manager around the search, or around a timing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,11 @@ class Made:
     """A plan, and the model that follows it.
 
     Attributes:
-        prepared: what the plan was made for.
-        after: what the model is predicted to do.
-        rewritten: None where the model stays as it is.
-        original: a session of the model that is being created, to be verified in; None for none.
+        prepared: the model that the plan was made for.
+        after: the predicted figures of the rewritten model.
+        rewritten: None if the model stays as it is.
+        original: a session of the original that is being created, for the verification; None for
+            none.
     """
 
     prepared: Prepared
@@ -69,16 +70,16 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeJob:
-    """One request, and what is to come of it.
+    """One request, and the outputs asked for.
 
     Attributes:
-        files: where outputs go; none where the plan is only looked at.
+        files: destinations of the outputs; none if the caller only wants the plan.
         verify: run both models; False leaves the rewritten one unrun.
-        search_context: made for the search; within it Ctrl-C ends the search and keeps the best plan.
-            None: Ctrl-C is raised, as elsewhere.
-        step: what the request's model is one run of; None where it is a step of its own.
-        prepared: the request's model, where it is prepared already.
-        notes: assumptions of the plan besides its own.
+        search_context: makes a context for the search; within it Ctrl-C ends the search and keeps
+            the best plan. None: Ctrl-C is raised, as elsewhere.
+        step: the step of which the request's model is one run; None if the model is a whole step.
+        prepared: the request's model, if it is prepared already.
+        notes: further assumptions of the plan.
     """
 
     request: Request
@@ -132,7 +133,7 @@ class OptimizeJob:
         return result
 
     def _prepared(self, ahead: OriginalAhead) -> Prepared:
-        """The model, read and analysed."""
+        """Read and analyse the model."""
         levers, target = self.request.levers, target_named(self.request.device)
         choose_copies(levers.copies, levers.swap, target)  # raises what is wrong with it
         if self.verify:
@@ -162,8 +163,10 @@ class OptimizeJob:
         helper: Beside,
         preview: PreviewBeside | None,
     ) -> Made:
-        """Formulate, solve, lower, read back; what other budgets would cost is begun beside that as soon
-        as the plan's actions are known."""
+        """Formulate, solve, lower and read the rewritten model back.
+
+        The budget preview starts beside this as soon as the plan's actions are known.
+        """
         if not self.verify or self.files.model is None:
             prepared = compared(prepared, progress=self.progress)
         with (self.search_context or nullcontext)():
@@ -199,7 +202,7 @@ class OptimizeJob:
         )
 
     def _most_slowdown(self) -> float:
-        """The slowdown that is all that is asked for."""
+        """Return the largest slowdown allowed, for a request without a budget."""
         if self.request.max_slowdown is None:
             raise UsageError("give a --budget, a --max-slowdown, or both")
         if self.request.levers.cast_saved != "none":
@@ -207,10 +210,10 @@ class OptimizeJob:
         return parse_slowdown(self.request.max_slowdown)
 
     def _binds(self, planned: Planned, settings: Settings) -> str:
-        """What binds a plan that was made for a budget: "budget", or nothing.
+        """Return the limit that binds a plan made for a budget: "budget", or "" if none does.
 
         Raises:
-            InfeasibleBudgetError: it is slower than was asked for.
+            InfeasibleBudgetError: the plan is slower than the request allows.
         """
         most, time_us = self.request.max_slowdown, planned.prepared.baseline.time_us
         added = planned.added_us / time_us
@@ -225,7 +228,7 @@ class OptimizeJob:
         return "budget" if added > 1e-9 else ""
 
     def _as_run(self, plan: Plan) -> Plan:
-        """The plan, whose arena or pool is proved where it is run at the sizes that it is for."""
+        """Mark the plan's arena or pool as proved if it will be run at the sizes that it is for."""
         most = self.request.max_slowdown
         # at other sizes than those that were bound, another arena or pool is needed
         will_run = bool(self.verify) and self.files.model is not None and not plan.dims
@@ -240,7 +243,7 @@ class OptimizeJob:
         )
 
     def _loosened(self, planned: Planned, settings: Settings) -> Planned:
-        """The plan, pinned by fewer nodes than while plans were compared; as it was after Ctrl-C."""
+        """Drop the anchors that the plan does not need; keep the plan as it is after Ctrl-C."""
         if planned.solved.is_interrupted:
             return planned
         self.progress("leaving out what need not pin the order")
@@ -252,14 +255,14 @@ class OptimizeJob:
             return planned.interrupted()
 
     def _as_step(self, plan: Plan, prepared: Prepared) -> Plan:
-        """The plan, which is one for all runs of a step where there are several."""
+        """Return the plan of the whole step, if the model is one of several runs."""
         plan = replace(plan, assumptions=(*self.notes, *plan.assumptions))
         return plan if self.step is None else self.step.planned(plan, prepared)
 
     def _write_and_verify(
         self, result: OptimizeResult, made: Made, together: Together
     ) -> OptimizeResult:
-        """The rewritten model, written and run, as far as that was asked for."""
+        """Write the rewritten model and run both models, as far as requested."""
         if self.files.model is None:
             return result
         self.progress("writing the rewritten model")
@@ -287,7 +290,7 @@ class OptimizeJob:
         return replace(result, verification=verification)
 
     def _plan_and_trace(self, result: OptimizeResult, together: Together) -> OptimizeResult:
-        """The plan and the trace, written as far as they were asked for."""
+        """Write the plan and the trace, as far as requested."""
         files = self.files
         if files.plan is not None:
             with together.writing(files.plan) as path:
@@ -308,7 +311,7 @@ class OptimizeJob:
         preview: PreviewBeside | None,
         together: Together,
     ) -> OptimizeResult:
-        """The page; most of it is drawn while other budgets are looked at."""
+        """Write the report page; most figures are drawn while the budget preview still runs."""
         from planner.report.document.outcome import optimize_document, with_preview
         from planner.report.page import drawn, render_page
 

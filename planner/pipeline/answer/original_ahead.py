@@ -1,7 +1,8 @@
-"""The session in which the original will be verified, created before its plan is made.
+"""The session that will verify the original, created before planning starts.
 
-It writes the graph that it runs, and that is what is planned: a large graph goes through ONNX Runtime's
-optimizers once instead of twice. What it shows when it runs is looked at only once the plan is there.
+The session writes the graph that it runs, and planning uses that graph: a large graph goes through
+ONNX Runtime's optimizers once instead of twice. Measurements from the session are read only after
+planning.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from planner.targets import target_named
 
 
 class OriginalAhead:
-    """The session, where there is to be one; it ends with `stack`."""
+    """The session for the original, if one is worth it; it ends with `stack`."""
 
     def __init__(self, request: Request, stack: ExitStack) -> None:
         self._request, self._stack = request, stack
         self.session: Profiled | None = None
 
     def begin(self, loaded: LoadedModel) -> Written | None:
-        """Have it created, where that takes long; gives the graph that it writes."""
+        """Start to create the session if that takes long; return the graph that it writes."""
         session = original_ahead(loaded, self._request)
         if session is None:
             return None
@@ -33,9 +34,9 @@ class OriginalAhead:
 
 
 def original_ahead(loaded: LoadedModel, request: Request) -> Profiled | None:
-    """A session as verification will open one, as far as can be told; None where none is worth it.
+    """Create a session with verification's likely options; None if not worth it.
 
-    Where verification needs another session, it creates another.
+    If verification needs other options, it creates its own session.
     """
     nodes = list(loaded.model.graph.all_nodes())
     if len(nodes) < MANY_NODES or not may_copy(loaded.model, loaded):

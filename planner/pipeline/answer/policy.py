@@ -1,4 +1,4 @@
-"""The numbers by which questions are answered."""
+"""The numeric parameters of the answers."""
 
 from __future__ import annotations
 
@@ -7,46 +7,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPolicy:
-    """The table.
+    """Limits, shares and thresholds.
 
     Attributes:
-        better_order_s: seconds at most for a better order,
-        least_budget_s: and for the least feasible budget.
-        looking: share of the time limit that each of them takes at most.
-        bisections: budgets that are tried for the least whose plan is fast enough.
+        better_order_s: seconds at most for a better order.
+        least_budget_s: seconds at most for the least feasible budget.
+        looking: largest share of the time limit for each of these two.
+        bisections: number of budgets to try for the least whose plan is fast enough.
         bisecting: share of the time for them.
-        more_memory: a plan that comes out too slow is given so much more memory,
-        more_tries: so many times.
-        largest_size: doubling ends here.
-        size_steps: between the last size of a doubling that fits and the next, so many steps are told
-            apart.
-        least_peak_s: for the least peak on a device, at most.
-        runs_of_sizes: searches that are expected for each device and lever where there are several
-            sizes.
-        device_s: no search for a device gets less, however many there are.
-        last_share: of the time, for a longer search at the largest size that fits; the rest is for
-            finding that size.
-        kept_ways: each is a whole model; more than these are made again when they are asked for.
-        same: times as near as this are the same.
-        runs_share: of the time limit, for all searches for the number of micro-batches,
-        runs_s: and their most seconds.
-        lost: another plan breaks the arena up otherwise: a little more is set aside than was missing,
-        least_lost: and no less than a share of the budget.
-        again: so often at most a job is done again; each time sets twice as much aside as the one
-            before.
-        run_orders_s: for the base orders of one number of runs,
-        run_search_s: and for a plan of it.
-        profiled_us: what the profiler adds to a kernel's own time at most: next to all of it in graphs
-            of tiny operations, which take as long whenever they are measured.
-        too_long: operation times that add up to so many times a step are dropped.
-        preview_shares: budgets looked at beside a plan, as shares of the model's own peak.
-        pricing: share of the preview's time for the prices of the bound,
-        racing: and for finding a base order.
-        point_s: for a budget of the preview, at least.
-        preview_worth_per_s: a second of waiting for it must promise so much of a step's time.
-        preview_s: for the preview, or where that is more
-        point_s_per_op: for each operation at each budget;
-        preview_most: never more than this share of the time limit.
+        more_memory: factor on the memory of a plan that comes out too slow.
+        more_tries: number of increases at most.
+        largest_size: size at which doubling ends.
+        size_steps: resolution: steps between the last size of a doubling that fits and the next.
+        least_peak_s: seconds at most for the least peak on a device.
+        runs_of_sizes: expected searches for each device and lever if the dim has several sizes.
+        device_s: seconds at least for each search on a device, however many searches there are.
+        last_share: share of the time for a longer search at the largest size that fits; the rest
+            finds that size.
+        kept_ways: number of prepared models to cache; others are prepared again on demand.
+        same: relative difference up to which times count as equal.
+        runs_share: share of the time limit for all searches for the number of micro-batches.
+        runs_s: seconds at most for these.
+        lost: factor on the missing bytes for the next reserve: another plan fragments the arena
+            differently.
+        least_lost: the least reserve, as a share of the budget.
+        again: repetitions of a job at most; each doubles the least reserve.
+        run_orders_s: seconds for the base orders of one number of runs.
+        run_search_s: seconds for a plan of one number of runs.
+        profiled_us: the most time that the profiler adds to a kernel, in microseconds. In graphs of
+            tiny operations it dominates the measured times.
+        too_long: measured operation times are dropped if their sum exceeds a step by this factor.
+        preview_shares: budgets of the preview, as shares of the model's own peak.
+        pricing: share of the preview's time for the bound's shadow prices.
+        racing: share of the preview's time for choosing a base order.
+        point_s: seconds at least for each budget of the preview.
+        preview_worth_per_s: share of a step's time that a further second must promise to save.
+        preview_s: seconds for the preview, unless `point_s_per_op` asks for more.
+        point_s_per_op: seconds for each operation at each budget.
+        preview_most: largest share of the time limit for the preview.
     """
 
     better_order_s: float = 5.0

@@ -1,4 +1,4 @@
-"""From a prepared model to the planning problem that a problem file holds."""
+"""Build the planning problem for a problem file from a prepared model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Order = Literal["default", "best"]
 
 
 def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: float) -> Problem:
-    """The problem of a model in one base order; its capacity is that order's own peak.
+    """Build the problem of a model in one base order; its capacity is that order's own peak.
 
-    Copy bandwidths are the hardware profile's, or 0 where the request forbids copies; buffers are rounded
-    up as ONNX Runtime's arena does.
+    Copy bandwidths are the hardware profile's, or 0 if the request forbids copies; buffers are
+    rounded up as ONNX Runtime's arena does.
 
     Args:
-        order: ONNX Runtime's own, or the one with the least peak that planner finds.
-        order_limit_s: for that search.
+        order: ONNX Runtime's own order, or the one with the least peak that planner finds.
+        order_limit_s: seconds for that search.
     """
     chosen = prepared.order
     if order == "best":
@@ -35,7 +35,7 @@ def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: fl
 
 
 def problem_in(prepared: Prepared, order: Sequence[OpId], *, name: str) -> Problem:
-    """The problem of a model in a given base order; see `problem_of`."""
+    """Build the problem of a model in a given base order; see `problem_of`."""
     problem = formulate(
         prepared.graph,
         order,

@@ -1,4 +1,4 @@
-"""Verification of a prepared model and its rewritten file, on ONNX Runtime."""
+"""Verification of a rewritten file against its original, on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """A model and what was made of it, to be run side by side.
+    """A model and its rewritten file, to run side by side.
 
     Attributes:
         prepared: the original.
-        path: the rewritten model; `after` is what it is predicted to do.
-        plan: says what holds of it.
-        ahead: a session of the original that is being created, if there is one.
+        path: the rewritten model; `after` has its predicted figures.
+        plan: the plan; the file is checked against it.
+        ahead: a session of the original that is being created, if any.
     """
 
     prepared: Prepared
@@ -54,8 +54,10 @@ class Rewrite:
 
 
 def check_can_hold(prepared: Prepared) -> None:
-    """Raise UsageError where the original's peak is more memory than this machine has free, before
-    anything is planned or made."""
+    """Raise UsageError if the original's peak exceeds this machine's free memory.
+
+    Called before any planning.
+    """
     from planner.runtime.feeds.inputs import check_memory
 
     if not prepared.target.own_memory:
@@ -63,7 +65,7 @@ def check_can_hold(prepared: Prepared) -> None:
 
 
 def check_same_inputs(prepared: Prepared, path: Path, after: ModelView) -> None:
-    """Raise UsageError where the rewritten model at `path` has to be fed what the original is not."""
+    """Raise UsageError if the rewritten model at `path` has inputs that the original lacks."""
     mine = {str(v.name) for v in prepared.loaded.model.graph.inputs}
     tensors = after.graph.tensors
     fed = [tensors[t] for t in after.graph.inputs]
@@ -76,20 +78,20 @@ def check_same_inputs(prepared: Prepared, path: Path, after: ModelView) -> None:
 
 
 def as_written(path: Path) -> Needs:
-    """What the rewritten model's metadata says of its sessions; nothing, where it is none of planner's.
+    """Read the session requirements from the rewritten model's metadata; none in a foreign file.
 
     Raises:
-        UsageError: the metadata is none that planner writes.
+        UsageError: the metadata is malformed.
     """
     try:
         metadata_of(path)
-    except UsageError:  # loading it says what is wrong with it
+    except UsageError:  # loading the file reports the fault
         return Needs(where=str(path), by_planner=False, target=HOST, props={})
     return needs_of(path)
 
 
 def stand_in_plan(prepared: Prepared, order: OrderTarget = "default") -> Plan:
-    """What verification needs of a plan, where there is no plan file.
+    """Build a plan with the fields that verification needs, for a file without a plan.
 
     Args:
         order: the execution order that the file was written for.
@@ -113,7 +115,7 @@ def stand_in_plan(prepared: Prepared, order: OrderTarget = "default") -> Plan:
 
 
 def on_assumption(found: Verification, asked: Needs) -> Verification:
-    """The verification of a file, which says what it rests on where it was made without its provider."""
+    """Add the assumption to the verification of a file that was made without its provider."""
     why = asked.why_not_settled
     if not why:
         return found
@@ -128,7 +130,7 @@ def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verific
     Inputs and seed are those of the request that the original was prepared for.
 
     Args:
-        thorough: more runs, and at more levels, on the CPU; on a device there is one way.
+        thorough: on the CPU, more runs at more levels; on a device there is one way.
     """
     from planner.runtime.feeds.inputs import make_inputs
 
@@ -149,8 +151,10 @@ def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verific
 
 
 def _on_kept_times(prepared: Prepared, verification: Verification) -> tuple[str, ...]:
-    """Let go of operation times that were measured while the machine was busy: together they take much
-    longer than a whole step of the original does; what to say of it."""
+    """Delete cached operation times that were measured while the machine was busy; return a note.
+
+    Such times add up to much more than a whole step of the original takes.
+    """
     if verification.time is None or not prepared.times_key:
         return ()
     times_us, step_us = prepared.baseline.time_us, min(verification.time.original_us)
@@ -168,7 +172,7 @@ def _on_kept_times(prepared: Prepared, verification: Verification) -> tuple[str,
 def _with_magnitudes(
     verification: Verification, rewrite: Rewrite, feeds: Mapping[str, npt.NDArray[Any]]
 ) -> Verification:
-    """With the largest magnitude of what is stored in half, which that type has to hold."""
+    """Check that the type of tensors stored in half precision holds their largest magnitudes."""
     from planner.runtime.judge.magnitudes import largest_magnitudes
 
     prepared, plan = rewrite.prepared, rewrite.plan
@@ -203,7 +207,7 @@ def _with_magnitudes(
 def _and_on(
     target: Target, verification: Verification, rewrite: Rewrite, progress: Progress
 ) -> Verification:
-    """The verification of a file for every target, with what one of them says of it too."""
+    """Add one target's verification to that of a file for every target."""
     asked, plan = rewrite.prepared.request, rewrite.plan
     request = Request(
         model=asked.model,
@@ -234,7 +238,7 @@ def _and_on(
 
 
 _Inputs = tuple[Mapping[str, "npt.NDArray[Any]"], str]
-"""Inputs by name, and where they come from."""
+"""Inputs by name, and their source."""
 
 
 def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verification:
@@ -303,7 +307,7 @@ def _names(view: ModelView) -> tuple[str, ...]:
 
 
 def _can_be_fed(prepared: Prepared, graph: TrainingGraph) -> bool:
-    """Whether an initializer can be fed to the rewritten model that cannot to the original."""
+    """Tell whether an initializer can be fed to the rewritten model but not to the original."""
     mine = {str(v.name) for v in prepared.loaded.model.graph.inputs}
     return any(t.is_initializer and t.is_input and t.name not in mine for t in graph.tensors)
 

@@ -1,1 +1,1 @@
-"""What may be done beside order, recompute and swap, and which of it a plan takes."""
+"""Levers besides order, recompute and swap, and the choice of those that a plan uses."""

@@ -1,4 +1,4 @@
-"""What a changed graph keeps of the one before it."""
+"""Properties that a changed graph keeps from the one before it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def as_before(
     like_tensor: Mapping[str, str] | None = None,
     like_node: Mapping[str, str] | None = None,
 ) -> TrainingGraph:
-    """The graph, with categories and bars as they were.
+    """Return the graph with the categories and bars of the one before it.
 
     Args:
-        like_tensor, like_node: for what is new, by name, what has them for it; others keep their own.
+        like_tensor, like_node: the old name for each new one, whose properties it gets; others keep
+            their own.
     """
     known = {t.name: t for t in before.tensors}
     once = {op.name: op for op in before.operations}
@@ -38,5 +39,5 @@ def as_before(
 
 
 def _of(known: Mapping[str, _T], name: str, like: Mapping[str, str] | None) -> _T | None:
-    """What is known of a name, or of what it is like."""
+    """Return the entry of a name, or of the name that it resembles."""
     return known.get(name) or known.get((like or {}).get(name, ""))

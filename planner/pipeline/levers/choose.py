@@ -1,9 +1,10 @@
-"""How much of each lever a plan takes: one search for all levers.
+"""How much of each lever a plan uses: one search for all levers.
 
-The plan without a lever comes first, where there may be one: where it takes hardly more time than the
-model as it is, it is the plan. Else the lever says which models to plan in earnest in its place
-(`Lever.rungs`), and one of these has to be better. For a lever that may be used on few or many tensors,
-quick searches say on how many (`climb`). Levers that a request does not ask for are in no list here.
+The plan without a lever comes first, if there may be one; if it takes hardly more time than the
+model as it is, it is final. Otherwise the lever says which models to plan in earnest instead
+(`Lever.rungs`), and one of these must be better. For a lever that applies to few or many tensors,
+quick searches find the number (`climb`). The lists here contain only levers that the request asks
+for.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ def plan_with(
     means: Means,
     orders: tuple[BaseOrder, ...] = (),
 ) -> Planned:
-    """The fastest plan of a model within the budget, with as much of each lever as pays.
+    """Return the fastest plan of a model within the budget, with as much of each lever as pays.
 
     Args:
-        levers: that may be used, each chosen with the plans that those behind it allow.
-        orders: base orders of the model, where they are known.
+        levers: the levers allowed, each chosen by the plans that the later ones allow.
+        orders: base orders of the model, if known.
 
     Raises:
         InfeasibleBudgetError: no plan fits the budget.
@@ -64,14 +65,14 @@ def plan_with(
 
 @dataclass(slots=True)
 class _Choice:
-    """One lever, those behind it, and what it is chosen for."""
+    """One lever, the later ones, and the case to choose it for."""
 
     lever: Lever
     rest: Sequence[Lever]
     case: Case
 
     def run(self) -> Planned:
-        """See `plan_with`."""
+        """Run the choice; see `plan_with`."""
         lever, case, plain = self.lever, self.case, None
         errors: list[InfeasibleBudgetError | TakenError] = []
         if lever.goes_without(case):
@@ -108,13 +109,13 @@ class _Choice:
         refused = [error for error in errors if isinstance(error, InfeasibleBudgetError)]
         if refused:
             raise lever.refusal(case, refused)
-        return self._made(Rung(prepared=case.prepared))  # which says what there is to say
+        return self._made(Rung(prepared=case.prepared))  # raises the error
 
     def _made(self, rung: Rung, share: float | None = None) -> Planned:
-        """The plan of a rung, or of what the lever puts in its place once it is seen what comes of it.
+        """Plan a rung, or the rung that the lever replaces it with after seeing the result.
 
         Args:
-            share: of the time limit, that may have gone by at its end; None as the lever has it.
+            share: share of the time limit by whose end the plan is due; None for the lever's own.
         """
         while True:
             found: Trouble
@@ -132,7 +133,7 @@ class _Choice:
                 raise found
 
     def _settings(self, share: float | None) -> Settings:
-        """With the time that is left."""
+        """Return the settings with the time left."""
         case, shares = self.case, self.lever.shares
         limit_s = case.settings.time_limit_s
         until = shares.until if share is None else share
@@ -142,12 +143,11 @@ class _Choice:
 
 
 def climb(lever: Lever, case: Case, ladder: Ladder, order_of: Prepared) -> Prepared | None:
-    """The model with the lever used on so many tensors of its ladder as are quickest; None where that is
-    no better than none of them.
+    """Apply the lever to as many tensors of its ladder as are quickest; None if none of them is no worse.
 
     Args:
-        order_of: the model in whose order with the least peak quick searches are made, where there is no
-            plain plan.
+        order_of: without a plain plan, the model whose order with the least peak the quick searches
+            use.
     """
     return _Climb(lever, case, ladder, order_of).found()
 
@@ -157,11 +157,11 @@ class _Climb:
     """Quick searches with a lever used on more or fewer tensors.
 
     Attributes:
-        names: of the operations of the model without the lever, in the order that is searched in.
-        times: what plans add to the model's time by how many tensors, in microseconds; infinite where
-            nothing fits.
-        made: the count that is quickest so far, and its model.
-        until: when the searches end.
+        names: operations of the model without the lever, in the order of the searches.
+        times: by number of tensors, the time that plans add to the model's, in microseconds;
+            infinite if nothing fits.
+        made: the quickest number so far, and its model.
+        until: end of the searches.
     """
 
     lever: Lever
@@ -174,7 +174,7 @@ class _Climb:
     until: float = 0.0
 
     def found(self) -> Prepared | None:
-        """See `climb`."""
+        """Return the model found; see `climb`."""
         case, shares, none = self.case, self.lever.shares, float("inf")
         quick_s = shares.quick_s(case.settings.time_limit_s)
         self.until = clock.now() + quick_s
@@ -203,8 +203,10 @@ class _Climb:
         return self.lever.apply(case.prepared, self.ladder.first(count))
 
     def _search(self, plain_us: float) -> None:
-        """All are tried, then half of them (none, where that was not planned), then what lies between the
-        best and its neighbours."""
+        """Search with all tensors, with half of them, then near the best number.
+
+        Without a plan for none of them, none takes the place of half.
+        """
         most, shares = len(self.ladder.ranked), self.lever.shares
         self._try([most, most // 2 if self.case.is_tried else 0])
         if self.case.plain is not None:
@@ -224,8 +226,8 @@ class _Climb:
         return min(self.times, key=lambda n: (self.times[n], n))
 
     def _try(self, counts: Sequence[int]) -> None:
-        """Search with the lever used on so many; of two counts, with one in the process beside."""
-        made: dict[int, tuple[int, Prepared]] = {}  # by the search's id: it alone is sent
+        """Search with the lever on each number of tensors; of two numbers, one in the second process."""
+        made: dict[int, tuple[int, Prepared]] = {}  # by the search's id: only the search is sent
         new = [
             n
             for n in dict.fromkeys(counts)

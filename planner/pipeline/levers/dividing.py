@@ -1,4 +1,4 @@
-"""A step as several runs on parts of its batch: the model of one run, to be planned as any other."""
+"""A step as several runs on parts of its batch: the model of one run, planned like any other."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divisible:
-    """A model whose step may be several runs, and how its values add up.
+    """A model whose step can be several runs, and how its values add up.
 
     Attributes:
-        kinds: as `planner.micro.emit.emit` takes them.
-        notes: what to say of any number of runs.
+        kinds: in the form that `planner.micro.emit.emit` takes.
+        notes: remarks that hold for any number of runs.
     """
 
     loaded: LoadedModel
@@ -57,18 +57,18 @@ class Divisible:
     notes: tuple[str, ...] = ()
 
     def emitted(self, runs: int) -> Emitted:
-        """The model of one run of so many."""
+        """Build the model of one of `runs` runs."""
         return emit(self.loaded.model, self.flow, self.kinds.of, runs)
 
 
 def divisible(loaded: LoadedModel, request: Request, progress: Progress) -> Divisible:
-    """See how the values of a model add up over parts of its batch.
+    """Find out how the values of a model add up over parts of its batch.
 
-    It is measured on a few samples; where a run on them does not fit into the memory that is free here,
-    it is told from the operators.
+    It is measured on a few samples, or derived from the operators if a run on them does not fit
+    into free memory.
 
     Raises:
-        UsageError, ModelError: they do not, or it cannot be told, by name.
+        UsageError, ModelError: some value does not add up, or it is unknown whether it does.
     """
     if loaded.has_external_data:
         raise UsageError(
@@ -96,7 +96,7 @@ def divisible(loaded: LoadedModel, request: Request, progress: Progress) -> Divi
 
 
 def _why_not_tried(loaded: LoadedModel, batch: Batch) -> str | None:
-    """Why the model is not run on a few samples, as a note; None where it is."""
+    """Return a note on why the model is not run on a few samples; None if it is."""
     free = available_bytes()
     if free is None:
         return None
@@ -121,7 +121,7 @@ def _probe(loaded: LoadedModel, flow: Flow, request: Request) -> Probe:
 
 
 def as_planned(loaded: LoadedModel, batches: MicroBatches) -> Divisible:
-    """The same for a model and how it was divided before: nothing is run.
+    """Rebuild the division of a model from a plan, without running it.
 
     Raises:
         ModelError: that is of another model.
@@ -166,7 +166,7 @@ def _few_samples(
 
 
 def _notes(loaded: LoadedModel, flow: Flow, kinds: Kinds) -> list[str]:
-    """What is assumed, and what is not as in one run, whatever the number of runs."""
+    """Return notes on assumptions and on differences from one run, for any number of runs."""
     model, found = loaded.model, []
     if kinds.assumed:
         names = ", ".join(repr(n) for n in kinds.assumed[:_SHOWN])
@@ -209,11 +209,11 @@ def _notes(loaded: LoadedModel, flow: Flow, kinds: Kinds) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunModel:
-    """The model of one run, in a file of its own.
+    """The model of one run, in its own file.
 
     Attributes:
         request: for that file, its batch bound to a part.
-        batches: with no times yet.
+        batches: without times yet.
     """
 
     request: Request
@@ -221,14 +221,14 @@ class RunModel:
 
 
 def run_model(divided: Divisible, request: Request, runs: int, folder: Path) -> RunModel:
-    """Write the model of one run of so many, with what its inputs are made of.
+    """Write the model of one of `runs` runs, with the recipes of its inputs.
 
     Args:
         request: for the original.
-        folder: empty.
+        folder: an empty folder.
 
     Raises:
-        UsageError: the batch does not divide into so many parts.
+        UsageError: the batch is not divisible by `runs`.
     """
     loaded, batch = divided.loaded, divided.batch
     check_runs(runs, batch)
@@ -258,7 +258,7 @@ def run_model(divided: Divisible, request: Request, runs: int, folder: Path) -> 
 
 
 def _write_recipes(divided: Divisible, batches: MicroBatches, path: Path) -> None:
-    """The sidecar of the original, with zeros for the totals."""
+    """Write the sidecar of the original's input recipes, with zeros for the totals."""
     source = divided.loaded.path.with_name(f"{divided.loaded.path.stem}.inputs.json")
     if not source.is_file():
         return
@@ -267,7 +267,7 @@ def _write_recipes(divided: Divisible, batches: MicroBatches, path: Path) -> Non
     try:
         recipes = json.loads(target.read_text(encoding="utf-8"))
     except ValueError:
-        return  # whoever reads it says so
+        return  # reading the file reports the fault
     if not isinstance(recipes, dict):
         return
     for accumulator in batches.accumulators:
@@ -284,7 +284,7 @@ def _write_recipes(divided: Divisible, batches: MicroBatches, path: Path) -> Non
 def _write_inputs(
     divided: Divisible, batches: MicroBatches, request: Request, path: Path
 ) -> Path | None:
-    """The first part of the user's arrays, and zeros for the totals."""
+    """Write the first part of the user's arrays, with zeros for the totals."""
     if request.inputs is None:
         return None
     from planner.runtime.feeds.inputs import make_inputs
@@ -301,7 +301,7 @@ def _write_inputs(
 
 
 def step_notes(divided: Divisible, batches: MicroBatches) -> tuple[str, ...]:
-    """Assumptions of a plan with micro-batches."""
+    """Return the assumptions of a plan with micro-batches."""
     size = batches.batch // batches.runs
     text = (
         f"micro-batches: a step is {batches.runs} runs of {size} samples each in place of one of "

@@ -1,8 +1,9 @@
-"""What a lever is: something that may be done to a model besides order, recompute and swap.
+"""The interface of a lever: a change to a model besides order, recompute and swap.
 
-A lever ranks what it could be used on and changes a model (`apply`); `planner.pipeline.levers.choose`
-decides how much of it a plan takes, and `planner.pipeline.levers.table` lists all levers. To add one,
-write a `Lever`, put it into that table, and give its plan file a field.
+A lever ranks the tensors that it can be used on and changes a model (`apply`);
+`planner.pipeline.levers.choose` decides how much of it a plan uses, and
+`planner.pipeline.levers.table` lists all levers. To add one, write a `Lever`, put it into that
+table, and give its plan file a field.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from planner.runtime.optimizers.fusion_pins import TakenError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What a search has besides its time.
+    """Resources of a search besides its time.
 
     Attributes:
         keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.
-        helper: a process in which searches can be made beside this one; None for none.
+        helper: a process that can run searches beside this one; None for none.
     """
 
     progress: Progress = silent
@@ -42,12 +43,12 @@ class Means:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A model, without the lever, for which a lever is to be chosen.
+    """A model, without the lever, for which to choose a lever.
 
     Attributes:
-        plain: its plan without the lever; None where there is none.
-        is_tried: such a plan was looked for.
-        began: when the search for this lever began (`clock.now`).
+        plain: its plan without the lever; None if there is none.
+        is_tried: a plan without the lever was searched for.
+        began: start of the search for this lever (`clock.now`).
     """
 
     prepared: Prepared
@@ -59,27 +60,26 @@ class Case:
 
     @property
     def most_added_us(self) -> float:
-        """The most time that a plan may add which is worth more than the plain one; infinite where there
-        is no plain plan."""
+        """The most time that a plan may add to be worth more than the plain one; infinite without one."""
         if self.plain is None:
             return float("inf")
         return self.plain.added_us - SOLVING.worth * self.prepared.baseline.time_us
 
     @property
     def until(self) -> float:
-        """When the time limit is over."""
+        """The end of the time limit."""
         return self.began + self.settings.time_limit_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """A model with so much of a lever, to be planned in earnest.
+    """A model with a lever used on some tensors, to be planned in earnest.
 
     Attributes:
-        orders: its base orders, where they are known.
-        may_add: more of the lever may be used where no plan of it fits.
-        stays, no_swaps: tensors that have to stay on the device, and that may not be swapped, since an
-            earlier plan showed so.
+        orders: its base orders, if known.
+        may_add: more of the lever may be used if no plan of it fits.
+        stays, no_swaps: tensors that must stay on the device, and that may not be swapped, as an
+            earlier plan showed.
     """
 
     prepared: Prepared
@@ -91,44 +91,44 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """Names of what a lever may be used on.
+    """Names of the tensors that a lever can be used on.
 
     Attributes:
-        free: used in any case: nothing is lost by it.
-        ranked: the others, what promises most first.
+        free: used in any case, because they cost nothing.
+        ranked: the others, most promising first.
     """
 
     free: tuple[str, ...] = ()
     ranked: tuple[str, ...]
 
     def first(self, count: int) -> frozenset[str]:
-        """What is free, and the first so many of the others."""
+        """Return the free tensors and the first `count` of the others."""
         return frozenset((*self.free, *self.ranked[:count]))
 
 
 Trouble = Planned | InfeasibleBudgetError | TakenError
-"""What came of a rung: a plan, with which something may still be wrong, or why there is none."""
+"""The result of a rung: a plan, which may still need a change, or the reason why there is none."""
 
 
 class Lever:
-    """One lever. A method that does not apply to it stays as it is here."""
+    """One lever. Methods that do not apply to a lever keep their default."""
 
     option: str
-    """That asks for it."""
+    """Command-line option that asks for it."""
     shares: Shares
     quickens: bool = False
-    """Whether a model that fits as it is may take less time with it."""
+    """Whether it can speed up a model that fits as it is."""
     rewrites: bool = True
-    """Whether it changes operations, which it cannot do in bodies, nor where sizes depend on data."""
+    """Whether it changes operations; it then cannot handle bodies or sizes that depend on data."""
     said: str = ""
-    """What is reported while the plan without it is looked for."""
+    """Progress message while searching for the plan without it."""
 
     def is_asked(self, levers: Levers) -> bool:
-        """Whether a request asks for it."""
+        """Tell whether a request asks for it."""
         raise NotImplementedError
 
     def supports(self, prepared: Prepared) -> str | None:
-        """Why nothing of a model can be changed so, which is noted in its plan; None where it can.
+        """Return why it cannot change a model, for a note in the plan; None if it can.
 
         Raises:
             UsageError: the request demands it all the same.
@@ -136,49 +136,49 @@ class Lever:
         return None
 
     def goes_without(self, case: Case) -> bool:
-        """Whether a plan without it is looked for first, which another has to beat."""
+        """Tell whether to search first for a plan without it, which a plan with it must beat."""
         return True
 
     def is_enough(self, case: Case, plain: Planned) -> bool:
-        """Whether the plan without it is taken at once: another has little to gain."""
+        """Tell whether to take the plan without it at once, because another has little to gain."""
         if self.quickens:
             return plain.solved.is_interrupted
         return not is_slow(case.prepared, plain)
 
     def rungs(self, case: Case) -> Iterator[Rung]:
-        """Models to plan in earnest, what promises most first; none where the plain plan is as good."""
+        """Yield models to plan in earnest, most promising first; none if the plain plan is as good."""
         raise NotImplementedError
 
     def ladder(self, case: Case) -> Ladder:
-        """What it may be used on, ranked."""
+        """Rank the tensors that it can be used on."""
         raise NotImplementedError
 
     def apply(self, prepared: Prepared, names: frozenset[str]) -> Prepared:
-        """The model with the lever used on what is named."""
+        """Return the model with the lever used on the named tensors."""
         raise NotImplementedError
 
     def in_order(self, graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:
-        """All operations of a changed graph, given the names of the others in order."""
+        """Order all operations of a changed graph, given the names of the others in order."""
         raise NotImplementedError
 
     def mended(self, case: Case, rung: Rung, found: Trouble) -> Rung | None:
-        """What to plan in place of a rung, given what came of it; None where that stays."""
+        """Return a rung to plan instead, given the result of one; None to keep the result."""
         return None
 
     def prefers(self, case: Case, made: Planned, plain: Planned) -> bool:
-        """Whether a plan with it is worth more than the plain one."""
+        """Tell whether a plan with it is worth more than the plain one."""
         return made.added_us <= case.most_added_us and made.has_room >= plain.has_room
 
     def refusal(self, case: Case, errors: Sequence[InfeasibleBudgetError]) -> InfeasibleBudgetError:
-        """The error where no plan fits, of that of the plain plan and those of the rungs, in order."""
+        """Return the error if no plan fits, from those of the plain plan and of the rungs, in order."""
         return min(errors, key=lambda error: error.least_peak_bytes)
 
     def record(self, prepared: Prepared) -> dict[str, Any]:
-        """Fields of the plan file that say how it was used."""
+        """Return the fields of the plan file that say how it was used."""
         return {}
 
     def replay(self, prepared: Prepared, plan: Plan) -> Prepared:
-        """The model changed as a plan file says.
+        """Change the model as a plan file says.
 
         Raises:
             ModelError: the model cannot be changed so.
@@ -186,9 +186,9 @@ class Lever:
         return prepared
 
     def note(self, prepared: Prepared) -> tuple[str, ...]:
-        """Assumptions of a plan, besides those of the changed graph."""
+        """Return a plan's assumptions besides those of the changed graph."""
         return ()
 
     def bound_class(self, prepared: Prepared) -> str:
-        """What the plans have in common for which a bound holds; empty where the model is as it was."""
+        """Describe the plans for which a bound holds; empty if the model is unchanged."""
         return ""

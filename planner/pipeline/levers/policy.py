@@ -1,4 +1,4 @@
-"""The numbers by which levers are chosen."""
+"""The numeric parameters of the choice of levers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What the search for one lever's plan takes of the time limit, and when its plan is worth it.
+    """Shares of the time limit for one lever's searches, and the least gain of its plan.
 
     Attributes:
-        plain: for the plan without the lever, where that is looked for first.
-        until, rest: others end with this share of the limit, and get this one at least.
-        quick, most_quick_s: for all quick searches, and their most seconds.
+        plain: share for the plan without the lever, if that is searched for first.
+        until, rest: share of the limit at whose end other plans are due, and their least share.
+        quick, most_quick_s: share of the limit for all quick searches, and their most seconds.
         searches: quick searches at most.
-        slower: of two counts the smaller is taken, where its plan takes no more of the step's time.
-        gives_up: a count that quick searches find no better than the plan without the lever is not
-            planned in earnest.
-        is_one_wait: its plans are searched for in one wait (`Settings.since`).
+        slower: of two numbers of tensors the smaller wins, unless its plan is slower by more than
+            this share of the step's time.
+        gives_up: a number of tensors is not planned in earnest if quick searches find it no better
+            than the plan without the lever.
+        is_one_wait: its plans share one wait (`Settings.since`).
     """
 
     plain: float
@@ -31,25 +32,26 @@ class Shares:
     is_one_wait: bool = False
 
     def quick_s(self, time_limit_s: float) -> float:
-        """Seconds for all quick searches."""
+        """Return the seconds for all quick searches."""
         return min(self.most_quick_s, self.quick * time_limit_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverPolicy:
-    """The table.
+    """Limits, shares and thresholds.
 
     Attributes:
-        least_quick_s: no quick search gets less.
+        least_quick_s: seconds at least for each quick search.
         small: share of the room on the device that small tensors may take.
-        rooms: shares of the budget for which what is too large is split.
-        borders: what is so many times smaller than all that an operation holds may be at the border of a
-            region that is split around it.
-        gain: a region is one only where the operation holds at most this share of what it held.
-        most_nodes: of all regions together, by chunks.
-        most_rounds: regions of the graph with regions in chunks, and so on.
-        times_peak: one run on the whole batch may hold so many times its live peak, in the arena and in
-            kept results.
+        rooms: shares of the budget for which operations that are too large are split.
+        borders: divisors: tensors smaller than an operation's bytes by this factor may lie at the
+            border of the region split around it.
+        gain: a region counts only if the operation then holds at most this share of its bytes
+            before.
+        most_nodes: limit of nodes in all regions together, counted in chunks.
+        most_rounds: rounds of splitting, each on the graph that the round before left.
+        times_peak: the most that one run on the whole batch may hold, as a multiple of its live
+            peak, in the arena and in kept results.
     """
 
     halves: Shares = Shares(

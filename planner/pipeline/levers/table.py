@@ -1,4 +1,4 @@
-"""All levers, and what is done with each."""
+"""The list of all levers, and operations on all of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan
 
 LEVERS: tuple[Lever, ...] = (Fusing(), Halves(), Chunks(), HOSTING)
-"""In the order in which they change a model, each chosen with the plans that those behind it allow."""
+"""All levers in the order in which they change a model.
+
+Each is chosen by the plans that the later ones allow.
+"""
 
 
 def check_levers(prepared: Prepared) -> None:
-    """Raise UsageError where a lever is asked for that the model cannot have."""
+    """Raise UsageError if the request asks for a lever that the model does not support."""
     asked = prepared.request.levers
     options = [lever.option for lever in LEVERS if lever.is_asked(asked) and lever.rewrites]
     options += ["--micro-batch"] if asked.micro_batch != "1" else []
@@ -36,12 +39,12 @@ def check_levers(prepared: Prepared) -> None:
 
 
 def may_quicken(prepared: Prepared) -> bool:
-    """Whether a request asks for a lever from which a model that fits as it is may gain."""
+    """Tell whether the request asks for a lever that can speed up a model that fits as it is."""
     return any(lever.quickens and lever.is_asked(prepared.request.levers) for lever in LEVERS)
 
 
 def levers_for(prepared: Prepared) -> tuple[tuple[Lever, ...], Prepared]:
-    """(the levers that a plan of the model may use, the model with notes on those that it cannot)."""
+    """Return the levers that a plan of the model may use, and the model with notes on the others."""
     found: list[Lever] = []
     for lever in LEVERS:
         if lever.is_asked(prepared.request.levers):
@@ -54,12 +57,12 @@ def levers_for(prepared: Prepared) -> tuple[tuple[Lever, ...], Prepared]:
 
 
 def recorded(prepared: Prepared) -> dict[str, Any]:
-    """Fields of the plan file that say how the levers were used."""
+    """Return the fields of the plan file that say how the levers were used."""
     return {name: value for lever in LEVERS for name, value in lever.record(prepared).items()}
 
 
 def replayed(prepared: Prepared, plan: Plan) -> Prepared:
-    """The model, changed as a plan file says.
+    """Change the model as a plan file says.
 
     Raises:
         ModelError: it cannot be changed so.
@@ -70,10 +73,10 @@ def replayed(prepared: Prepared, plan: Plan) -> Prepared:
 
 
 def lever_notes(prepared: Prepared) -> tuple[str, ...]:
-    """Assumptions of a plan that its levers make."""
+    """Return the assumptions that a plan's levers add."""
     return tuple(note for lever in LEVERS for note in lever.note(prepared))
 
 
 def bound_classes(prepared: Prepared) -> tuple[str, ...]:
-    """What the plans have in common for which a bound holds."""
+    """Describe the plans for which a bound holds, one text per lever."""
     return tuple(said for lever in reversed(LEVERS) if (said := lever.bound_class(prepared)))

@@ -1,7 +1,7 @@
 """The step that a plan for one run belongs to: all its runs together, beside the original's one run.
 
-The original is what the budget is a share of, what the time of all runs is compared with, and what says,
-run on the whole batch, what the totals of the runs have to be.
+The original gives the base of a budget in percent and of the slowdown, and, run on the whole batch,
+the reference for the totals of the runs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from planner.units import format_bytes, format_percent, parse_slowdown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeStep:
-    """What the plan for one run belongs to.
+    """The step that the plan for one run belongs to.
 
     Attributes:
         prepared: the original, on the whole batch.
         run: the file of one run, not planned yet.
-        batches: how the runs make a step.
+        batches: how the runs make up a step.
         notes: assumptions of the plan.
-        folder: for files that are needed while both are run.
+        folder: for temporary files while both models run.
     """
 
     prepared: Prepared
@@ -48,7 +48,7 @@ class WholeStep:
     folder: Path
 
     def run_request(self, request: Request, run: Prepared) -> Request:
-        """The request for one run: sizes and slowdown of the whole step as those of a run.
+        """Convert the whole step's budget and slowdown to a request for one run.
 
         Raises:
             UsageError: a size cannot be read.
@@ -71,7 +71,7 @@ class WholeStep:
         return replace(request, budget=budget, max_slowdown=most)
 
     def planned(self, plan: Plan, run: Prepared) -> Plan:
-        """The plan for one run as that of the whole step."""
+        """Convert the plan for one run to that of the whole step."""
         whole, runs = self.prepared, self.batches.runs
         most = whole.request.max_slowdown
         baseline = replace(whole.baseline.cost, time_us=whole.baseline.time_us + self._fed_us(run))
@@ -97,7 +97,10 @@ class WholeStep:
         return replace(changed, assumptions=(*self.notes, *plan.assumptions))
 
     def _fed_us(self, run: Prepared) -> float:
-        """What a session copies in any case for a run of the original, of what lives on the host."""
+        """Return the time of a session's own copies for a run of the original.
+
+        Only tensors that live on the host count.
+        """
         if not feeds_are_copied(run):
             return 0.0
         graph, hardware = self.prepared.baseline.graph, run.hardware.paged()
@@ -114,7 +117,7 @@ class WholeStep:
         rewritten: Path,
         plan: Plan,
     ) -> Verification:
-        """The verification of one run, with whether the runs of a step add up to one on the whole batch.
+        """Extend the verification of one run: the runs of a step must add up to one on the whole batch.
 
         Args:
             verification: of the rewritten model against the model of one run.
@@ -199,7 +202,7 @@ class WholeStep:
 
 
 def _own_buffers(model: ir.Model) -> dict[str, str]:
-    """Inputs in which nodes of the model's own add gradients up, each with the flag that resets it."""
+    """Return the inputs in which the model's own nodes add gradients up, each with its reset flag."""
     found: dict[str, str] = {}
     for node in model.graph:
         if node.op_type in ACCUMULATORS:
@@ -209,7 +212,7 @@ def _own_buffers(model: ir.Model) -> dict[str, str]:
 
 
 def _times(cost: PredictedCost, runs: int) -> PredictedCost:
-    """All runs together: the peak, and how many tensors are moved, are those of one."""
+    """Scale a cost to all runs; the peak and the numbers of moved tensors stay those of one run."""
     return replace(
         cost,
         time_us=runs * cost.time_us,

@@ -1,1 +1,1 @@
-"""Before planning: the model loaded, optimized, sized, costed; the request as settings of a search."""
+"""Stages before planning: load, optimize, size and cost the model; turn the request into settings."""

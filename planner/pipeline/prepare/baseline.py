@@ -1,4 +1,4 @@
-"""The model as it is: what a plan is compared with."""
+"""The baseline of a plan: the model as it is."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from planner.targets import Target
 class Baseline:
     """The graph that ONNX Runtime runs when it loads the file as it is.
 
-    What follows from the graph and its order is computed when it is first asked for, and kept.
+    Figures derived from the graph and its order are computed on first use, and cached.
 
     Attributes:
         order: the order in which ONNX Runtime runs the graph.
-        others: some orders that it may be instead, where nodes that the optimizers made have no
-            known place.
+        others: other possible orders, if nodes that the optimizers made have no known place.
         duration_us: microseconds by OpId.
-        target: where the model runs.
-        fed_us: copies of what the caller feeds from the host and wants there, which a session makes in
-            any case; of those alone that plans make as nodes.
+        target: the target that the model runs on.
+        fed_us: time of copies of the caller's inputs and results between host and device that a
+            session makes in any case; only of those that plans make as nodes.
     """
 
     graph: TrainingGraph
@@ -43,26 +42,26 @@ class Baseline:
 
     @property
     def peak_bytes(self) -> int:
-        """The peak, of which a budget in percent is a share."""
+        """The peak; a budget in percent is a share of it."""
         return self.timeline.peak_bytes
 
     @cached_property
     def worst_peak_bytes(self) -> int:
-        """The peak in the worst one of the orders that the model is known to be able to run in."""
+        """The highest peak over the orders in which ONNX Runtime may run the model."""
         lines = [full_timeline(self.graph, order, self.target) for order in self.others]
         return max(line.peak_bytes for line in (self.timeline, *lines))
 
     @property
     def time_us(self) -> float:
-        """Of all operations, each once, and of the copies of `fed_us`."""
+        """The time of all operations, each once, and of the copies of `fed_us`, in microseconds."""
         return sum(self.duration_us) + self.fed_us
 
     @property
     def cost(self) -> PredictedCost:
-        """Peak and time, as a plan file has them."""
+        """Peak and time, in the form of a plan file."""
         return PredictedCost(peak_bytes=self.peak_bytes, time_us=self.time_us)
 
     @cached_property
     def view(self) -> ModelView:
-        """What reports show of it."""
+        """The model's part in reports."""
         return view_of(self.graph, self.timeline, self.duration_us, self.target)

@@ -1,10 +1,11 @@
-"""Whether copies are planned on the stream of the operations, or beside them.
+"""Choice of the stream for copies: that of the operations, or one beside them.
 
-ONNX Runtime runs everything of one device on one stream, its own copies included, and copies on streams
-of their own are not safe in it: a buffer goes back to the arena when its last reader is *issued*
+ONNX Runtime runs everything of one device on one stream, its own copies included. Copies on other
+streams are not safe in it: a buffer returns to the arena when its last reader is *issued*
 (`reports/overlap.md`). The operators of `planner.native` copy beside the operations and are safe by
-construction: who still reads a buffer is an input of the node that waits for it. Files with them need
-that library. Where it has been shown to give the same bits is in `planner.targets`.
+construction: the node that waits for a copy takes the buffer's remaining readers as inputs. Files
+with them need that library. `planner.targets` lists the targets on which it has been shown to give
+the same bits.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ _UNPROVED = (
 )
 
 SHARED = "host copies share the CPU's memory: nothing is saved on this machine; shows what a GPU would do"
-"""What copies are worth where a file runs on the CPU."""
+"""Note on the worth of copies in a file that runs on the CPU."""
 
 
 def choose_copies(copies: str, swap: str, target: Target) -> tuple[bool, str]:
-    """(whether copies run beside the operations, why: a sentence for the plan's assumptions).
+    """Tell whether copies run beside the operations; the text explains why, for the plan's assumptions.
 
-    "auto" overlaps on a device where that has been shown to be safe.
+    "auto" overlaps on devices on which that has been shown to be safe.
 
     Args:
-        copies: what `--copies` says.
-        swap: what `--swap` says.
-        target: where the model is to run.
+        copies: value of `--copies`.
+        swap: value of `--swap`.
+        target: the target that the model will run on.
 
     Raises:
-        UsageError: copies overlap where the library has no operators.
+        UsageError: the request overlaps copies on a target for which the library has no operators.
     """
     if copies == "overlapped":
         if target.overlap == "never":

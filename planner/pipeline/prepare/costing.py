@@ -1,4 +1,4 @@
-"""Where durations come from: a profile, a run on this machine, or the hardware's roofline."""
+"""Sources of durations: a profile, a run on this machine, or the hardware's roofline."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from planner.targets import Target
 from planner.units import format_duration, format_percent
 
 MEASURED = "measured on this machine"
-"""How the source of times begins that were measured here."""
+"""Beginning of the source's name for times measured here."""
 
 VARIABLE = "PLANNER_CALIBRATE"
-"""Environment variable: "never" plans on predicted times where nothing else is asked for."""
+"""Environment variable: "never" uses predicted times unless the request asks for others."""
 
 _MAX_STEP_S = 10.0
-"""Nobody who did not ask for it waits for several steps longer than this."""
+"""Longest predicted step, in seconds, that is measured without being asked for."""
 
 _SOME_VIEWS = 5
-"""Fewer say too little of what a node takes that moves no bytes."""
+"""Fewer views than this say too little about the time of a node that moves no bytes."""
 
 _MEMORY_SHARE = 2
-"""Twice a model's peak has to be free: the arena takes more than the live bytes."""
+"""Multiple of a model's peak that must be free: the arena takes more than the live bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,12 @@ class Costed:
     """Durations of the operations of one graph.
 
     Attributes:
-        duration_us: microseconds by OpId; `source` says where they come from.
-        hardware: for what the graph lacks: copies, and nodes that planner makes.
-        pin_us: a node that pins the order; 0 where times are predicted, since a roofline is coarser.
-        cache: of the processor; None where times are predicted, or it is not known.
-        times_key: under which measured times are kept; empty where none are.
+        duration_us: microseconds by OpId; `source` names their source.
+        hardware: profile for operations that the graph lacks: copies, and nodes that planner adds.
+        pin_us: time of a node that pins the order; 0 if times are predicted, because a roofline is
+            coarser.
+        cache: of the processor; None if times are predicted, or it is unknown.
+        times_key: cache key of the measured times; empty if they are not cached.
         assumptions: one sentence each.
     """
 
@@ -74,7 +75,7 @@ class Costed:
 
 
 def can_be_timed(target: Target) -> bool:
-    """Whether a target is a device that is here, and whose kernels can be waited for."""
+    """Tell whether a target's device is here, with kernels whose end can be waited for."""
     from planner.targets.backend import backend_of
 
     return bool(target.waits) and backend_of(target).is_installed()
@@ -82,12 +83,12 @@ def can_be_timed(target: Target) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Costing:
-    """One graph whose operations are to get durations.
+    """A graph whose operations need durations.
 
     Attributes:
         graph, order: as ONNX Runtime runs it.
-        optimized: the model that `graph` is of.
-        level: of the optimizations that made the graph.
+        optimized: the model of `graph`.
+        level: optimization level that produced the graph.
     """
 
     request: Request
@@ -101,7 +102,7 @@ class Costing:
     progress: Callable[[str], None]
 
     def costed(self) -> Costed:
-        """Durations, from the source that was asked for, or the best there is.
+        """Return the durations from the source that the request names, or the best available.
 
         Raises:
             UsageError: the profile names none of the graph's nodes, or inputs cannot be read.
@@ -151,7 +152,7 @@ class Costing:
         return can_be_timed(self.target)
 
     def _why_not(self) -> str:
-        """Why the model is not run where nobody asked for it; empty where it is."""
+        """Return why the model is not run unless the request asks for it; empty if it is run."""
         from planner.runtime.timing import available_bytes
 
         if self._on_device:
@@ -236,21 +237,23 @@ class Costing:
         return times
 
     def _pin_us(self, kernel_us: Mapping[str, float], alone_us: float) -> float:
-        """What a node takes that moves no bytes: as the model's own views do, among other nodes, where it
-        has some.
+        """Return the time of a node that moves no bytes, in microseconds.
+
+        It is the median of the model's own views, measured among other nodes, if the model has
+        enough of them.
 
         Args:
-            alone_us: in a model of such nodes alone.
+            alone_us: the time in a model of such nodes alone.
         """
         names = (op.name for op in self.graph.operations if op.is_view)
         views = [kernel_us[name] for name in names if name in kernel_us]
         return statistics.median(views) if len(views) >= _SOME_VIEWS else alone_us
 
     def _to_run(self, folder: Path) -> tuple[Path, Level]:
-        """A file whose session has the graph's nodes, and the level to open it at.
+        """Return a file whose session has the graph's nodes, and the level to open it at.
 
-        A copy of the optimized graph needs no optimizers, which take most of the time to create a
-        session of a large graph. Where weights make the copy large, it is the model's own file.
+        A copy of the optimized graph needs no optimizers, which dominate the creation of a session
+        for a large graph. If weights make the copy large, it is the model's own file.
         """
         from planner.runtime.profiled import may_copy
 

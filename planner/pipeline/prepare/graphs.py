@@ -1,4 +1,4 @@
-"""The training graph of a model whose sizes are known, as the installed ONNX Runtime runs it."""
+"""Build the training graph of a sized model, as the installed ONNX Runtime runs it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def analysed_graph(
     known: Mapping[str, ValueType] | None = None,
     placement: Placement | None = None,
 ) -> TrainingGraph:
-    """The training graph of `model` with `dims` bound.
+    """Build the training graph of `model` with `dims` bound.
 
     Args:
-        placement: where its nodes run; None where there is one memory.
+        placement: the provider of each node; None on a target with one memory.
     """
     types = value_types(model, dims, known=known, fallback=runtime_types)
     return typed_graph(model, types, placement=placement)
@@ -40,11 +40,11 @@ def typed_graph(
     placement: Placement | None = None,
     unsized: Set[str] | None = None,
 ) -> TrainingGraph:
-    """The training graph of `model`, whose values are of these types.
+    """Build the training graph of `model`, given the types of its values.
 
     Args:
         placement: as for `analysed_graph`.
-        unsized: values whose shape ONNX Runtime learns only as it runs; asked of it if not given.
+        unsized: values whose shape ONNX Runtime learns only at run time; None to ask it.
     """
     if unsized is None:
         unsized = unsized_values(model, types)
@@ -52,6 +52,6 @@ def typed_graph(
     return replace(
         with_bodies(graph, model, types),
         shapes_follow=is_training_build(),
-        # the library turns it off
+        # the library turns the memory pattern off
         pattern=not has_optional_input(model) and not needs_of_graph(model),
     )

@@ -1,4 +1,4 @@
-"""What the user leaves out: operations that may not run again, tensors that may not leave the device.
+"""User limits: operations that may not be recomputed, tensors that may not leave the device.
 
 A pattern is matched against each tensor and each operation:
 
@@ -6,7 +6,8 @@ A pattern is matched against each tensor and each operation:
     op:Softmax            type of the operation, or of the one that makes the tensor
     category:activation   category of the tensor (`planner.graph.model.Category`)
 
-What matches --exclude is left as it is. Where there is an --include, so is all that does not match it.
+Tensors and operations that match --exclude stay as they are. With an --include, so do all that do
+not match it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CLOSEST = 3
 
 
 def limited(prepared: Prepared) -> Prepared:
-    """The model with what its request leaves out barred.
+    """Bar the tensors and operations that the request excludes.
 
     Raises:
         UsageError: a pattern matches nothing, or a size cannot be read.
@@ -57,8 +58,9 @@ def limited(prepared: Prepared) -> Prepared:
 
 
 def least_copied(levers: Levers) -> int:
-    """Bytes below which a tensor is not copied: as asked for, or what a disk takes as long for as for
-    more.
+    """Return the size in bytes below which a tensor is not copied.
+
+    It is the request's, or the size below which a disk takes no less time.
 
     Raises:
         UsageError: the size cannot be read.
@@ -76,7 +78,7 @@ def _why(tensor: Tensor, out: set[TensorId], least: int) -> WhyStay | None:
 
 
 def _matched(graph: TrainingGraph, patterns: Sequence[str], option: str) -> set[TensorId]:
-    """Tensors that any of the patterns matches, and those of operations that one matches."""
+    """Return the tensors that match any of the patterns, or whose producers do."""
     found: set[TensorId] = set()
     for pattern in patterns:
         here = _of(graph, pattern)
@@ -87,7 +89,7 @@ def _matched(graph: TrainingGraph, patterns: Sequence[str], option: str) -> set[
 
 
 def _of(graph: TrainingGraph, pattern: str) -> set[TensorId]:
-    """Tensors that one pattern matches."""
+    """Return the tensors that match one pattern, or whose producers do."""
     found = {t.id for t in graph.tensors if _is_tensor(t, pattern)}
     for op in graph.operations:
         if _is_operation(op, pattern):
@@ -108,7 +110,7 @@ def _is_operation(op: Operation, pattern: str) -> bool:
 
 
 def _hint(graph: TrainingGraph, pattern: str) -> str:
-    """What there is that looks like it."""
+    """Suggest names that resemble a pattern."""
     if pattern.startswith(_CATEGORY):
         return f"; the categories are {', '.join(c.value for c in Category)}"
     if pattern.startswith(_OP):

@@ -1,4 +1,4 @@
-"""The graph that a target runs: what ONNX Runtime's optimizers make of the file, placed and sized."""
+"""The graph that a target runs: the file after ONNX Runtime's optimizers, placed and sized."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from planner.targets import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimized:
-    """What is planned before anything of planner's is done to it.
+    """The target's graph, before planner changes it.
 
     Attributes:
-        found: the graph, placed. `types` are those of its values.
-        level: of the sessions that run it: "all", as ONNX Runtime opens one by default, or "disabled".
-        layout: images that a session of default options would store in blocks of channels.
-        notes: what is to be said of it, one sentence each.
+        found: the graph, placed. `types` has the types of its values.
+        level: of the sessions that run it: "all", ONNX Runtime's default, or "disabled".
+        layout: images that a session with default options would store in blocks of channels.
+        notes: remarks for reports, one sentence each.
     """
 
     found: Normalized
@@ -54,12 +54,12 @@ def optimized(
     written: Written | None,
     confirmed: Normalized | None = None,
 ) -> Optimized:
-    """Let ONNX Runtime optimize a model as a session of default options does, where that is wanted.
+    """Optimize a model with ONNX Runtime as a session with default options does, if requested.
 
     Args:
-        to_rewrite: False where the model is only looked at: one pass does.
-        written: what the optimizers make of the file, where some session has written that.
-        confirmed: what they leave for the target, where that is known (`Normalized.confirmed`).
+        to_rewrite: False if the model is only analysed; one pass of the optimizers suffices then.
+        written: the optimizers' result for the file, if some session has written it.
+        confirmed: the optimizers' final result for the target, if known (`Normalized.confirmed`).
 
     Raises:
         ModelError: ONNX Runtime cannot load the model, or lays it out in a way that cannot be planned.
@@ -104,7 +104,7 @@ class _Job:
     def graph_of(
         self, level: Level, written: Written | None
     ) -> tuple[Normalized, dict[str, ValueType], list[str]]:
-        """The graph that the target runs, placed; the types of its values; and what to say of that."""
+        """Return the graph that the target runs, placed; the types of its values; and notes."""
         kinds, target, loaded = self.kinds, self.target, self.kinds.loaded
         ort_optimize = level != "disabled"
         if is_assumed(target):
@@ -128,11 +128,12 @@ class _Job:
     def laid_out(
         self, found: Normalized, types: dict[str, ValueType]
     ) -> tuple[Normalized, dict[str, ValueType], Layout]:
-        """The graph with its images as they are planned, in blocks or plain; see
-        `planner.pipeline.target.layout`.
+        """Return the graph with its images in the planned layout, in blocks or plain.
+
+        See `planner.pipeline.target.layout`.
 
         Args:
-            found: what the level ALL leaves; `types` of its values.
+            found: the graph after level ALL; `types` are those of its values.
         """
         kinds, target, loaded = self.kinds, self.target, self.kinds.loaded
         session = found.first or found.model
@@ -156,11 +157,11 @@ class _Job:
         return first, plain_types, layout
 
     def settled(self, found: Normalized, level: Level) -> tuple[Normalized, dict[str, ValueType]]:
-        """What is planned of what the optimizers leave, and the types of its values."""
+        """Choose the optimizers' pass to plan on; return its graph and the types of its values."""
         kinds, loaded = self.kinds, self.kinds.loaded
         may_run = not self.target.own_memory
         types = kinds.settled(found, level, may_run=may_run)
-        # later passes that make no nodes change no numbers
+        # later passes that add no nodes do not change the numbers
         if level == "disabled" or found.first is None or not added_nodes(found.first, found.model):
             return found, types
         first = replace(found, model=found.first)

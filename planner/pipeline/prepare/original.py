@@ -1,4 +1,4 @@
-"""The order in which ONNX Runtime runs the original file, optimizers and all."""
+"""The order in which ONNX Runtime runs the original file, with its optimizers."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ from planner.graph.schedule import parents_of, reverse_dfs_order, with_shapes_be
 from planner.onnxio.load import LoadedModel
 
 _CAST = "InsertedPrecisionFreeCast_"
-"""What ONNX Runtime names casts of half types (core/optimizer/insert_cast_transformer.cc)."""
+"""Prefix of ONNX Runtime's names for casts of half types (core/optimizer/insert_cast_transformer.cc)."""
 
 
 _OTHERS = 8
-"""Orders that are looked at where the order is not certain, besides the likely one."""
+"""Number of orders to consider besides the likely one, if the order is uncertain."""
 
 
 def original_orders(graph: TrainingGraph, original: LoadedModel) -> tuple[tuple[OpId, ...], ...]:
-    """The order in which a session with default options runs the original file, and others in which it
-    may run it instead.
+    """Return the likely order in which a default session runs the original file, and other possible ones.
 
-    Nodes that the optimizers left alone keep their place in the original file as their index;
-    nodes that they made come after all of those, in the order in which they were made. So do the
-    nodes of inlined functions, of the last call first (tests/pipeline/test_inlined_order.py), and then
-    casts of half types. Among the nodes that are made, the order is not certain: in one of the others
-    it is turned round, in some shuffled.
+    Nodes that the optimizers left alone keep their place in the original file as their index. Nodes
+    that they made follow all of those, in order of creation. So do the nodes of inlined functions,
+    last call first (tests/pipeline/test_inlined_order.py), and then casts of half types. The order
+    among created nodes is uncertain: one of the other orders reverses it, some shuffle it.
     """
     place: dict[tuple[str, ...], int] = {}
     nodes = [n for n in original.model.graph if original.own & {str(v.name) for v in n.outputs}]
     shares = Counter(node.name for node in nodes)
     for index, node in enumerate(nodes):
         for key in _keys_of(node, is_named=bool(node.name) and shares[node.name] == 1):
-            place[key] = -1 if key in place else index  # what two nodes share tells nothing
+            place[key] = -1 if key in place else index  # keys of two nodes identify neither
     names = {t.id: t.name for t in graph.tensors}
-    count = len(graph.operations)  # casts are put in last
+    count = len(graph.operations)  # casts are inserted last
     index = [
         len(nodes) + op.id + (count if op.name.startswith(_CAST) else 0) for op in graph.operations
     ]
@@ -48,7 +46,7 @@ def original_orders(graph: TrainingGraph, original: LoadedModel) -> tuple[tuple[
     for kind in ("name", "makes", "reads"):
         missed: list[Operation] = []
         for op in unknown:
-            # a node between casts reads and makes values named for what it did before
+            # a node between casts has tensors named after its original ones
             outputs, inputs = (
                 [names[t].removeprefix(_CAST) for t in side] for side in (op.outputs, op.inputs)
             )
@@ -83,7 +81,7 @@ def original_orders(graph: TrainingGraph, original: LoadedModel) -> tuple[tuple[
 
 
 def as_written(graph: TrainingGraph, executed: Sequence[str]) -> tuple[OpId, ...]:
-    """Operations in the order in which a session runs them, as the file shows that it writes.
+    """Return the operations in the order in which a session runs them, from the file that it writes.
 
     Args:
         executed: the first output of each node, in that order, of the same graph.
@@ -95,14 +93,15 @@ def as_written(graph: TrainingGraph, executed: Sequence[str]) -> tuple[OpId, ...
 def with_draws_in_order(
     graph: TrainingGraph, order: Sequence[OpId], original: TrainingGraph, default: Sequence[OpId]
 ) -> tuple[OpId, ...]:
-    """`order`, or one near it in which random numbers are drawn in the order of the original.
+    """Return `order`, or a nearby order that draws random numbers in the original's order.
 
-    Without a seed, training-mode Dropout takes the next numbers of a generator that all of them share
-    (core/providers/cpu/nn/dropout_op.h, `RandomGenerator::Default`): in another order they get others.
+    Without a seed, training-mode Dropout takes the next numbers of a generator that all such nodes
+    share (core/providers/cpu/nn/dropout_op.h, `RandomGenerator::Default`): another order changes
+    them.
 
     Args:
-        graph: what the optimizers made; `order` its operations in the order in which they run.
-        original: what ONNX Runtime runs when it loads the file, and `default` in which order.
+        graph: the optimizers' graph; `order` is the order in which its operations run.
+        original: the graph that ONNX Runtime runs when it loads the file; `default` is its order.
     """
     drawing = (op for op in graph.operations if op.effect in SHARED_GENERATOR)
     by_name = {graph.tensors[op.outputs[0]].name: op.id for op in drawing}
@@ -121,10 +120,11 @@ def with_draws_in_order(
 
 
 def _keys_of(node: ir.Node, *, is_named: bool) -> tuple[tuple[str, ...], ...]:
-    """By what a node can be known again: its name, or where it has none of its own its output (another
-    one where it takes over that of an Identity behind it) or its inputs.
+    """Return the keys that identify a node after optimization.
 
-    What makes the output of a named node and has another name was made in its stead.
+    A node with a unique name is identified by it, others by their output (the output of an Identity
+    behind the node may replace it) or their inputs. A node with another name that makes the output
+    of a named node replaced that node.
     """
     if is_named:
         return (("name", node.op_type, str(node.name)),)

@@ -1,4 +1,4 @@
-"""The graph that a plan is made for: the target's, with what planner changes before it plans."""
+"""The graph to plan: the target's, with planner's changes before planning."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from planner.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedGraph:
-    """A model, its graph, and where its nodes run.
+    """A model, its graph, and the placement of its nodes.
 
     Attributes:
-        notes: what was done that is worth a sentence, one each.
+        notes: remarks on the changes, one sentence each.
     """
 
     model: ir.Model
@@ -43,7 +43,7 @@ class PlannedGraph:
     def durations_us(
         self, original: TrainingGraph, duration_us: tuple[float, ...], hardware: Hardware
     ) -> tuple[float, ...]:
-        """Microseconds of each operation, given those of the original's."""
+        """Return the microseconds of each operation, given those of the original's."""
         if self.graph is original:
             return duration_us
         return durations_of_changed(self.graph, original, duration_us, hardware)
@@ -52,12 +52,11 @@ class PlannedGraph:
 def planned_graph(
     found: Optimized, plain: PlannedGraph, original: TrainingGraph, kinds: Sizes, target: Target
 ) -> PlannedGraph:
-    """`plain` with folded constants as nodes again and, where it is asked for, an input that may be left
-    out.
+    """Return `plain` with folded constants as nodes again and, on request, an optional input.
 
     Args:
-        plain: the graph as the target has it.
-        original: as ONNX Runtime runs the file.
+        plain: the target's graph.
+        original: the graph that ONNX Runtime runs for the file.
 
     Raises:
         UsageError: no input can be one that may be left out.
@@ -90,7 +89,7 @@ def planned_graph(
 def _unfolded(
     found: Optimized, plain: PlannedGraph, original: TrainingGraph, kinds: Sizes, target: Target
 ) -> PlannedGraph:
-    """`plain` with folded constants as nodes again."""
+    """Return `plain` with folded constants as nodes again."""
     model, types, placement = plain.model, plain.types, plain.placement
     if found.level == "disabled" or not target.unfolds:
         return plain

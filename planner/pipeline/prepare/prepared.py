@@ -1,4 +1,4 @@
-"""The stages before planning: load, let ONNX Runtime optimize, size, build the graph, cost it."""
+"""The stages before planning: load, optimize with ONNX Runtime, size, build the graph, cost it."""
 
 from __future__ import annotations
 
@@ -48,41 +48,44 @@ BOUND_SIZES = "sizes, plan and budget hold for"
 
 
 def silent(_message: str) -> None:
-    """Progress for callers that want none."""
+    """Ignore progress messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Everything about the original model that planning needs.
+    """All facts about the original model that planning needs.
 
     Attributes:
-        request: what was asked for.
+        request: the caller's request.
         baseline: the original, as ONNX Runtime runs it.
-        model: what the plan is made for and written into: `loaded.model`, or what ONNX Runtime's
-            optimizers make of it, with folded constants as nodes again.
+        model: the model to plan and rewrite: `loaded.model`, or the optimizers' result, with folded
+            constants as nodes again.
         types: element type and static shape of every value of `model`.
-        graph, order: of `model`, and its default order, random numbers drawn as in the original's.
-        target: what the model is planned for; `placement` says where its nodes run there, and is None
-            where there is one memory.
-        renamed: ONNX Runtime's own copies in the baseline's graph, by what a session of the file
-            calls them.
-        workspace_bytes: by OpId: what its kernel takes besides its outputs while it runs.
-        duration_us: by OpId. `cost_source` says where they come from.
-        pin_us: what a node that pins the order takes; 0 where nobody measured it.
-        cache: of the processor that times were measured on; None where they were not, or it is not known.
-        times_key: under which measured times are kept; empty where none are.
-        level: of the sessions that the plan is made for: "all", as ONNX Runtime opens one by default;
-            "disabled" for the graph as it is.
-        block_channels: channels in a block of the layout that weights of `model` are in (NCHWc); 0 where
-            none are.
-        bounds: of values whose size depends on data, by name; inner_bytes: what the bodies of nodes are
-            taken to hold where that does; shown: names of those of both that one run showed.
+        graph, order: graph of `model`, and its default order, with random numbers drawn in the
+            original's order.
+        target: the target to plan for; `placement` gives the provider of each node there, None on a
+            target with one memory.
+        renamed: names of the copies that ONNX Runtime adds in the baseline's graph, by their names
+            in a session of the file.
+        workspace_bytes: by OpId, the bytes that its kernel takes beside its outputs while it runs.
+        duration_us: by OpId. `cost_source` names their source.
+        pin_us: time of a node that pins the order; 0 if not measured.
+        cache: of the processor on which times were measured; None if they were not, or it is
+            unknown.
+        times_key: cache key of the measured times; empty if they are not cached.
+        level: of the sessions that the plan is made for: "all", ONNX Runtime's default; "disabled"
+            for the graph as it is.
+        block_channels: channels in a block of the layout of `model`'s weights (NCHWc); 0 if none
+            has that layout.
+        bounds: of values whose size depends on data, by name; inner_bytes: bytes that nodes' bodies
+            are assumed to hold if their sizes depend on data; shown: names in both whose figures
+            come from a run.
         resident: names of inputs, initializers and outputs that live on the host.
-        halved: names of tensors that are stored in half from forward to backward.
+        halved: names of tensors stored in half precision from forward to backward.
         numbers: how close the numbers of `model` are to the original's.
-        split: regions that run in chunks, those of one rewriting together.
-        fuse: how operations of `model` were fused; "none" where they were not.
-        why_no_swaps: why ONNX Runtime here cannot copy to the host; None where it can.
+        split: regions that run in chunks, grouped by rewriting.
+        fuse: how operations of `model` were fused; "none" if they were not.
+        why_no_swaps: why ONNX Runtime here cannot copy to the host; None if it can.
     """
 
     request: Request
@@ -118,15 +121,15 @@ class Prepared:
     )
 
     def noted(self, *texts: str) -> Prepared:
-        """The same, with more among its assumptions."""
+        """Return the same model with further assumptions."""
         graph = self.graph
         return replace(self, graph=replace(graph, assumptions=(*graph.assumptions, *texts)))
 
     def formulated(self, granularity: int = 1) -> Formulation:
-        """The problem in `order`, with no limits and nothing but recompute allowed; made once.
+        """Formulate the problem in `order`, without limits, with recompute alone; cached.
 
         Args:
-            granularity: as `Room` has it.
+            granularity: see `Room`.
         """
         if granularity not in self._formulated:
             room = Room(granularity=granularity)
@@ -136,18 +139,20 @@ class Prepared:
 
     @property
     def views_us(self) -> float:
-        """Microseconds of the nodes that no schedule names (`planner.formulate`). A step takes its
-        schedule and these."""
+        """The microseconds of nodes that no schedule names (`planner.formulate`).
+
+        A step takes its schedule and these.
+        """
         return sum(self.duration_us[op.id] for op in self.graph.operations if op.is_folded)
 
     @property
     def ort_optimized(self) -> bool:
-        """Whether the graph is as ONNX Runtime's optimizers leave it."""
+        """Whether ONNX Runtime's optimizers have processed the graph."""
         return self.level != "disabled"
 
     @property
     def costs(self) -> OpCosts:
-        """Time and workspace of the operations of `graph`."""
+        """The time and workspace of the operations of `graph`."""
         return OpCosts(duration_us=self.duration_us, workspace_bytes=self.workspace_bytes)
 
 
@@ -158,12 +163,12 @@ def prepare(
     to_rewrite: bool = True,
     on_loaded: Callable[[LoadedModel], Written | None] | None = None,
 ) -> Prepared:
-    """Run the stages; raises what they raise.
+    """Run the stages before planning; raise their errors.
 
     Args:
-        to_rewrite: False where the model is only looked at.
-        on_loaded: given the checked file, before anything is made of it; gives what the optimizers make
-            of it, where some session writes that anyway.
+        to_rewrite: False if the model is only analysed.
+        on_loaded: called with the checked file, before further stages; returns the optimizers'
+            result for it, if some session writes it anyway.
     """
     target = target_named(request.device)
     _check_calibrate(request, target)
@@ -210,10 +215,10 @@ _Graphs = tuple[PlannedGraph, TrainingGraph, tuple[tuple[OpId, ...], ...]]
 def _prepared(
     found: Optimized, graphs: _Graphs, kinds: Sizes, target: Target, costed: Costed
 ) -> Prepared:
-    """The model, changed as planner does before it plans.
+    """Apply planner's own changes to the model, and collect the result.
 
     Args:
-        graphs: as `_graphs` has them.
+        graphs: the result of `_graphs`.
         costed: the original's durations.
     """
     plain, original, (order, *others) = graphs
@@ -274,7 +279,7 @@ def _check_calibrate(request: Request, target: Target) -> None:
 
 
 def _loaded(request: Request, target: Target) -> LoadedModel:
-    """The file, checked, and that the target can have it."""
+    """Load and check the file, and check that the target can run it."""
     loaded = load_model(request.model, dims=request.dims)
     check_build(loaded.model)
     check_target(loaded.model, request.model, target)
@@ -283,7 +288,7 @@ def _loaded(request: Request, target: Target) -> LoadedModel:
 
 
 def _graphs(found: Optimized, kinds: Sizes) -> _Graphs:
-    """The graph that the target runs, as it is; that of the file's own session; and orders of that."""
+    """Return the target's graph, the graph of the file's own session, and orders of the latter."""
     plain = _plain(found, kinds.request)
     first = found.found.first
     original = plain.graph if first is None else typed_graph(first, kinds.of(first))
@@ -291,7 +296,7 @@ def _graphs(found: Optimized, kinds: Sizes) -> _Graphs:
 
 
 def _plain(found: Optimized, request: Request) -> PlannedGraph:
-    """The graph that the target runs, as it is."""
+    """Return the graph that the target runs, without planner's changes."""
     model, placement = found.found.model, found.found.placement
     graph = typed_graph(model, found.types, placement=placement)
     if not graph.operations:
@@ -304,15 +309,15 @@ def _plain(found: Optimized, request: Request) -> PlannedGraph:
 def _orders(
     original: TrainingGraph, found: Optimized, loaded: LoadedModel
 ) -> tuple[tuple[OpId, ...], ...]:
-    """Orders of the original, the one that is predicted first."""
+    """Return possible orders of the original, the likely one first."""
     orders = original_orders(original, loaded)
-    if found.layout.nodes:  # what is made for the layout has its place in no rule
+    if found.layout.nodes:  # no rule places the nodes that the layout adds
         return as_written(original, found.found.executed), *orders
     return tuple(orders)
 
 
 def _notes(loaded: LoadedModel, target: Target, no_swaps: WhyClosed | None) -> Iterator[str]:
-    """What holds of every plan for this target and these sizes."""
+    """Yield the notes that hold for every plan with this target and these sizes."""
     if loaded.dims:
         bound = ", ".join(f"{k} = {v}" for k, v in sorted(loaded.dims.items()))
         yield f"{BOUND_SIZES} {bound}"

@@ -1,4 +1,4 @@
-"""From a request to the settings of a search: sizes become bytes, and wishes what can be done here."""
+"""From a request to search settings: sizes become bytes, and levers are limited to available ones."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from planner.search.state import SearchSettings
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
 
 FEW_PAGES_BYTES = 256 * 1024
-"""Of what comes and goes, below which a budget bounds live bytes alone: the pool's pages are of 4 KiB."""
+"""Transient bytes below which a budget bounds live bytes alone: the pool's pages have 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the search for a plan is given: the request, in bytes and levers.
+    """Settings of a search for a plan: the request, in bytes and levers.
 
     Attributes:
         budget_bytes: of the device, the reserve included.
-        most_us: a plan that takes longer is none.
+        most_us: a plan that takes longer is rejected.
         reserve_bytes: of the budget, left unused.
-        budget_of: what the budget bounds: see `Request`.
+        budget_of: the quantity that the budget bounds: see `Request`.
         swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
-        overlap: copies run beside the operations; `why_copies` says why so, or why not.
+        overlap: copies run beside the operations; `why_copies` explains the choice.
         order_target: the session option that the rewritten model is made for.
         time_limit_s: for finding a plan.
         workers: threads of the search; None for all cores.
-        since: when the wait for a plan began (`clock.now`), of which this search may be a later part;
-            None: with this search.
+        since: start of the wait for a plan (`clock.now`), of which this search may be a later part;
+            None: this search's start.
     """
 
     budget_bytes: int
@@ -71,14 +71,14 @@ class Settings:
 
     @property
     def levers(self) -> tuple[str, ...]:
-        """Names of what a plan may do besides running in another order."""
+        """The names of the levers besides another order."""
         has_swaps = self.swap_out_bytes_per_s > 0
         return ("recompute",) * self.allow_recompute + ("swaps",) * has_swaps
 
     def search(
         self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False
     ) -> SearchSettings:
-        """One search of `limit_s` seconds, with this seed and these workers."""
+        """Build the settings of one search of `limit_s` seconds, with this seed and these workers."""
         return SearchSettings(
             limit_s=limit_s,
             seed=self.seed,
@@ -89,13 +89,13 @@ class Settings:
 
 
 def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Settings:
-    """What the model's request asks for, in bytes, as far as it can be done here.
+    """Convert a model's request to settings in bytes, with the levers available here.
 
     Args:
-        budget_bytes: in place of the request's budget.
+        budget_bytes: replaces the request's budget.
 
     Raises:
-        UsageError: a size cannot be read, or copies are asked for where there can be none.
+        UsageError: a size cannot be read, or the request asks for copies that are not available.
         InfeasibleBudgetError: the reserve takes the whole budget.
     """
     request = prepared.request
@@ -131,15 +131,17 @@ def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Setti
 
 
 def _budget_of(prepared: Prepared) -> BudgetOf:
-    """What the request's budget bounds: live bytes where no budget was given, and where planner cannot
-    tell what is held."""
+    """Return the quantity that the request's budget bounds.
+
+    It is "live" without a budget, and if planner cannot predict the bytes held.
+    """
     request = prepared.request
     is_told = request.budget is not None and not _why_not_told(prepared)
     return request.budget_of if is_told else "live"
 
 
 def _why_not_told(prepared: Prepared) -> str:
-    """Why planner cannot tell what a session will hold; "" where it can."""
+    """Return why planner cannot predict the bytes that a session holds; "" if it can."""
     target = prepared.target
     if target.own_memory:
         return "" if target.is_arena else f"{target.title}'s buffers come in sizes of its own"
@@ -160,7 +162,7 @@ def _why_not_told(prepared: Prepared) -> str:
 
 
 def live_note(prepared: Prepared) -> tuple[str, ...]:
-    """What is to be said of a budget that bounds less than it was asked to."""
+    """Return a note if the budget bounds less than the request asked for."""
     request, why = prepared.request, _why_not_told(prepared)
     if request.budget is None or request.budget_of == "live" or not why:
         return ()
@@ -168,7 +170,7 @@ def live_note(prepared: Prepared) -> tuple[str, ...]:
 
 
 def budget_of(prepared: Prepared) -> int:
-    """The request's budget in bytes; a percentage is a share of the peak of the model as it is.
+    """Return the request's budget in bytes; a percentage is a share of the baseline peak.
 
     Raises:
         UsageError: it cannot be read.
@@ -178,7 +180,7 @@ def budget_of(prepared: Prepared) -> int:
 
 
 def settings_as_planned(plan: Plan, prepared: Prepared) -> Settings:
-    """Budget, reserve and levers that a plan was made with."""
+    """Return the settings with the budget, reserve and levers that a plan was made with."""
     settings = Settings(
         budget_bytes=plan.budget_bytes,
         reserve_bytes=plan.reserve_bytes,
@@ -188,20 +190,20 @@ def settings_as_planned(plan: Plan, prepared: Prepared) -> Settings:
 
 
 def noted_copies(prepared: Prepared, settings: Settings) -> tuple[str, ...]:
-    """How copies are planned, and what they are worth, for the assumptions of what is no plan."""
+    """Return notes on the stream and the worth of copies, for results without a plan."""
     how = (settings.why_copies,) if settings.why_copies else ()
     is_shared = prepared.hardware.is_host and settings.swap_out_bytes_per_s > 0
     return (*how, *(shared_note(prepared) if is_shared else ()))
 
 
 def shared_note(prepared: Prepared) -> tuple[str, ...]:
-    """What copies are worth where the host's memory is the device's."""
+    """Return the note on the worth of copies on a target whose host and device share one memory."""
     is_apart = not prepared.target.is_host or prepared.request.levers.disk is not None
     return () if is_apart else (SHARED,)
 
 
 def disk_note(prepared: Prepared) -> tuple[str, ...]:
-    """What swaps to a disk rest on."""
+    """Return notes on the assumptions of swaps to a disk."""
     disk = prepared.request.levers.disk
     if disk is None:
         return ()
@@ -214,7 +216,7 @@ def disk_note(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _with_levers(settings: Settings, swap: Swap, prepared: Prepared) -> Settings:
-    """The settings with the levers that `swap` allows, as far as the model can be copied at all."""
+    """Return the settings with the levers that `swap` allows, without copies if the target has none."""
     with_swaps = swap != "none" and prepared.why_no_swaps is None
     hardware, disk = prepared.hardware, prepared.request.levers.disk
     out, back = hardware.copy_to_host_bytes_per_s, hardware.copy_from_host_bytes_per_s

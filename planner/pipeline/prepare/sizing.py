@@ -1,9 +1,9 @@
-"""Types of the values of a model, with bounds where the model does not tell a size.
+"""Types of a model's values, with upper bounds for sizes that the model leaves open.
 
-Sizes that depend on data (`NonZero`, `Unique`, a `Range` to a computed end, what a loop collects) are
-open until a model runs. They are bounded by what was asked (`planner.request.bounding`); what stays open
-then is as large as in one run of the model, which the plan says. Bounds propagate: what is inferred from
-a bounded shape is a bound, too.
+Sizes that depend on data (`NonZero`, `Unique`, a `Range` to a computed end, a loop's collected
+values) are open until a model runs. The request's bounds apply first (`planner.request.bounding`).
+Sizes still open are taken from one run of the model, and the plan says that. Bounds propagate: a
+size inferred from a bounded shape is a bound, too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class _Run:
-    """What one run of a model showed: shapes by value (of a sequence, its bytes), and what bodies held by
-    node, in bytes."""
+    """Results of one run of a model.
+
+    They are shapes by value (for a sequence, its bytes), and bytes held by bodies, by node.
+    """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     inner: dict[str, int] = field(default_factory=dict)
@@ -48,12 +50,12 @@ class _Run:
 
 
 class Sizes:
-    """Types of the values of a file, and of the models that ONNX Runtime makes of it.
+    """Types of the values of a file, and of the models that ONNX Runtime's optimizers make of it.
 
     Attributes:
-        bounds: of values whose shapes are open; by name.
-        inner: what bodies of nodes are taken to hold where their sizes are open, in bytes, by node.
-        shown: names of those of both that a run showed.
+        bounds: of values with open shapes, by name.
+        inner: bytes that a node's bodies are assumed to hold if their sizes are open, by node.
+        shown: names in both whose bounds come from a run.
     """
 
     def __init__(self, loaded: LoadedModel, request: Request) -> None:
@@ -65,7 +67,7 @@ class Sizes:
         self._source = ""
 
     def of(self, model: ir.Model) -> dict[str, ValueType]:
-        """Types of a model's values.
+        """Return the types of a model's values.
 
         Raises:
             OpenShapeError: the size of one is open, and no bound says how large it may be.
@@ -78,7 +80,7 @@ class Sizes:
 
     @cached_property
     def certain(self) -> dict[str, ValueType]:
-        """What is known of the values of the file itself: fusions keep the names of their results."""
+        """Types of the file's own values; fusions keep the names of their results."""
         model = self.loaded.model
         return {
             name: ValueType(dtype=dtype, shape=shape)
@@ -89,22 +91,24 @@ class Sizes:
         }
 
     def infer_now(self) -> None:
-        """Have what is known of the file itself inferred before it is asked for, where nothing that is
-        learned later changes it: while something else is waited for."""
+        """Infer the types of the file's values early, while the caller waits for something else.
+
+        With bounds in the request this does nothing, because they change the types later.
+        """
         if not self.request.bounds:
             _ = self.certain
 
     def settled(self, found: Normalized, level: Level, *, may_run: bool) -> dict[str, ValueType]:
-        """Types of the values of what will be planned, with bounds for whatever is open.
+        """Return the types of the values of the graph to plan, with bounds for open sizes.
 
         Args:
-            found: what the optimizers of `level` leave. Nodes with bodies of open sizes get the bound of
-                these as metadata.
-            may_run: whether the file may be run here to see sizes.
+            found: the optimizers' result at `level`. Nodes with bodies of open sizes get their
+                bound as metadata.
+            may_run: whether the file may be run here to measure sizes.
 
         Raises:
             ModelError: a size is open, and no run shows it.
-            UsageError: a bound is of nothing in the model, or of what is not open.
+            UsageError: a bound names nothing in the model, or a size that is not open.
         """
         model = found.model
         self._take(model, *([found.first] if found.first is not None else []))
@@ -121,7 +125,7 @@ class Sizes:
         return types
 
     def notes(self) -> list[str]:
-        """What to say of the bounds in every report."""
+        """Return notes on the bounds, for every report."""
         notes: list[str] = []
         asked = [n for n in (*self.bounds, *self.inner) if n not in self.shown]
         if asked:
@@ -140,7 +144,7 @@ class Sizes:
     # -- what was asked ----------------------------------------------------------------------
 
     def _take(self, *models: ir.Model) -> None:
-        """Turn bounds that were asked for into types; they may name values of the file, too."""
+        """Convert the request's bounds to types; they may name values of the file, too."""
         asked = [b for b in self.request.bounds if b.name not in self.bounds]
         if not asked:
             return
@@ -187,7 +191,7 @@ class Sizes:
     # -- what a run shows --------------------------------------------------------------------
 
     def _run(self, found: Normalized, level: Level, why: ModelError) -> _Run:
-        """One run of the file, with its inputs."""
+        """Run the file once, with its inputs."""
         from planner.runtime.feeds.inputs import make_inputs
         from planner.runtime.profile import profile
 
@@ -211,7 +215,7 @@ class Sizes:
             if len(outputs) == len(event.output_shapes):
                 run.shapes.update(zip(outputs, event.output_shapes, strict=True))
             if event.in_use_delta is not None and len(outputs) < len(made):
-                # what it shares with sequences that it reads is not in the difference
+                # the difference excludes items shared with input sequences
                 read = (str(v.name) for v in node.inputs if v is not None and v.name in sequences)
                 shared = sum(run.shapes.get(value, (0,))[0] for value in read)
                 size = max(0, event.in_use_delta) + shared
@@ -222,12 +226,12 @@ class Sizes:
         return run
 
     def _sequences(self, model: ir.Model) -> set[str]:
-        """Values of a model that are sequences."""
+        """Return the names of a model's sequences."""
         found = open_dims(model, self.loaded.dims)
         return {name for name, (dtype, _) in found.items() if dtype == ir.DataType.UNDEFINED}
 
     def _show(self, model: ir.Model, names: frozenset[str], run: _Run) -> None:
-        """Bound what is open by what a run showed."""
+        """Bound open sizes by those of a run."""
         self._source = run.source
         dtypes = {n: dtype for n, (dtype, _) in open_dims(model, self.loaded.dims).items()}
         for node in model.graph:
@@ -247,7 +251,7 @@ class Sizes:
         *,
         may_run: bool,
     ) -> None:
-        """Write a bound of what bodies of open sizes hold into their nodes' metadata."""
+        """Write bounds for bodies of open sizes into their nodes' metadata."""
         from planner.runtime.memory.within import OpenBodyError
 
         opset = dict(found.model.graph.opset_imports)
@@ -270,8 +274,10 @@ class Sizes:
 def _matched(
     nodes: Mapping[str, ir.Node], events: Sequence[NodeEvent]
 ) -> Iterator[tuple[ir.Node, NodeEvent]]:
-    """Nodes of a graph and their events: by name, or where a file has none, the only one of its operator
-    that is left."""
+    """Match nodes of a graph with their events.
+
+    Nodes match by name. An unnamed node matches if it is the only one left of its operator.
+    """
     yield from ((nodes[e.name], e) for e in events if e.name in nodes)
     seen = {e.name for e in events}
     left: dict[str, list[ir.Node]] = {}

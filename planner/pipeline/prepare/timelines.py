@@ -1,4 +1,4 @@
-"""The timeline of a graph in an order, with what kernels take besides, and what reports show of it."""
+"""The memory timeline of a graph with kernels' workspace, and the graph's view for reports."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from planner.targets import Target
 
 
 def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target) -> LiveTimeline:
-    """The timeline with the kernels' workspace in it, as far as it is known."""
+    """Compute the timeline including the kernels' workspace, as far as it is known."""
     extra = dict(enumerate(workspace_of(graph, target)))
     return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
 
 
 def workspace_of(graph: TrainingGraph, target: Target) -> tuple[int, ...]:
-    """Bytes by OpId: what each kernel takes besides its outputs while it runs.
+    """Return the workspace bytes of each kernel by OpId: its memory beside its outputs.
 
-    They are known for the CPU's kernels, for one thread (convolutions take 64 KiB more for each other).
+    They are known for the CPU's kernels, for one thread (convolutions take 64 KiB more for each
+    further one).
     """
     if target.own_memory:
         return (0,) * len(graph.operations)
@@ -38,13 +39,13 @@ def view_of(
     *,
     in_pool: bool = False,
 ) -> ModelView:
-    """Timeline, time and forecasts of what is held of a graph.
+    """Build a graph's view: timeline, time, and forecasts of the bytes held.
 
     Args:
-        line: of the graph, in the order in which it runs.
+        line: of the graph, in its execution order.
         duration_us: by OpId.
-        arena: that its file asks for.
-        in_pool: its file asks for a pool.
+        arena: arena that the graph's file requests.
+        in_pool: the graph's file requests a pool.
     """
     from planner.runtime.device.predict.forecast import device_forecast
     from planner.runtime.memory.arena import forecast

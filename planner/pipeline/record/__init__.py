@@ -1,1 +1,1 @@
-"""What is kept of a plan: the plan file, its decisions, what is shown of it, and the way back."""
+"""Records of a plan: the plan file, its decisions, its part in reports, and the way back."""

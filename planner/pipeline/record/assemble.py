@@ -52,7 +52,7 @@ INTERRUPTED = "the search was interrupted: this is the best plan that it had fou
 
 
 def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
-    """The plan file of an accepted plan."""
+    """Build the plan file of an accepted plan."""
     candidate = planned.solved.candidate
     assert candidate is not None
     problem = planned.formulation.problem
@@ -67,7 +67,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         solve_s=planned.solved.solve_s,
         engines=planned.solved.engines,
         seed=settings.seed,
-        # nodes that were unfolded hold a few bytes more in each order, the original's own included
+        # unfolded constants add a few bytes in each order, the original's included
         best_order=PredictedCost(
             peak_bytes=min(planned.orders[0].peak_bytes, prepared.baseline.peak_bytes),
             time_us=problem.base_duration_us + planned.prepared.views_us,
@@ -99,7 +99,10 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
 
 
 def _bound_class(settings: Settings, planned: Planned) -> str:
-    """What the bound holds for: where fragmentation takes a part of the budget, plans within the rest."""
+    """Describe the plans that the bound holds for.
+
+    If fragmentation takes a part of the budget, they are those within the rest.
+    """
     capacity, said = planned.formulation.problem.capacity_bytes, planned.solved.bound_class
     said = ", ".join((said, *bound_classes(planned.prepared)))
     if capacity < settings.budget_bytes:
@@ -108,7 +111,7 @@ def _bound_class(settings: Settings, planned: Planned) -> str:
 
 
 def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
-    """What any plan says of the model and of the user's wishes; every cost is the baseline's."""
+    """Build the fields that any plan has: model and request; every cost is the baseline's."""
     request, cost = prepared.request, prepared.baseline.cost
     return Plan(
         planner_version=__version__,
@@ -144,12 +147,12 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
 
 
 def _between_us(replay: Replay) -> float:
-    """How much longer the schedule takes with every copy between the operations."""
+    """Return the time that the schedule would gain if every copy ran between the operations."""
     return replay.swap_us + replay.paged_us - replay.stall_us
 
 
 def _copies_note(settings: Settings, replay: Replay, cost: PredictedCost) -> tuple[str, ...]:
-    """How copies were planned, and what they would take between the operations."""
+    """Return a note on how copies were planned, and on their time between the operations."""
     if not settings.why_copies:
         return ()
     if not settings.overlap:
@@ -161,12 +164,12 @@ def _copies_note(settings: Settings, replay: Replay, cost: PredictedCost) -> tup
 
 
 def _shared_note(prepared: Prepared, replay: Replay) -> tuple[str, ...]:
-    """What the plan's copies are worth where the host's memory is the device's."""
+    """Return the note on the worth of copies on a target whose host and device share one memory."""
     return shared_note(prepared) if replay.swap_in_bytes or prepared.resident else ()
 
 
 def _room_note(planned: Planned) -> tuple[str, ...]:
-    """What the plan takes beyond a budget of live bytes."""
+    """Return a note if the plan takes more than a budget of live bytes."""
     if planned.has_room:
         return ()
     return (
@@ -176,7 +179,7 @@ def _room_note(planned: Planned) -> tuple[str, ...]:
 
 
 def unchanged_plan(prepared: Prepared, settings: Settings) -> Plan:
-    """The plan for a budget that the model meets as it is."""
+    """Build the plan for a budget that the model meets as it is."""
     baseline = prepared.baseline
     return replace(
         _as_asked(prepared, settings),
@@ -193,10 +196,10 @@ def unchanged_plan(prepared: Prepared, settings: Settings) -> Plan:
 
 
 def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
-    """Whether a budget was asked for that the model meets as it is, in each order that it may run in:
-    with all that a session of default options holds, where the budget bounds that.
+    """Tell whether the model, as it is, meets the requested budget in every order that it may run in.
 
-    A share of the peak is one of the peak that was predicted.
+    If the budget bounds the bytes held, all bytes that a default session holds count. A budget in
+    percent is a share of the predicted peak, and only that order counts.
     """
     budget = prepared.request.budget
     if budget is None:
@@ -211,7 +214,7 @@ def fits_as_it_is(prepared: Prepared, settings: Settings) -> bool:
 
 
 def binding(graph: TrainingGraph, line: LiveTimeline) -> tuple[tuple[str, int], ...]:
-    """The largest tensors at the peak, persistent ones included."""
+    """Return the largest tensors at the peak, persistent ones included."""
     here = [(graph.tensors[r.tensor].name, r.bytes) for r in line.resident_at(line.peak_step)]
     here += [
         (t.name, t.bytes)
@@ -222,10 +225,10 @@ def binding(graph: TrainingGraph, line: LiveTimeline) -> tuple[tuple[str, int], 
 
 
 def peak_moment(graph: TrainingGraph, line: LiveTimeline, like: Mapping[str, str]) -> PeakMoment:
-    """Everything on the device at the first step at which the peak is reached.
+    """Describe everything on the device at the first step that reaches the peak.
 
     Args:
-        like: for each copy, the original tensor (`planner.lower.rewrite.Rewritten`).
+        like: the original tensor of each copy (`planner.lower.rewrite.Rewritten`).
     """
     step = line.peak_step
     here = [(graph.tensors[r.tensor], r) for r in line.resident_at(step)]
@@ -247,7 +250,7 @@ def peak_moment(graph: TrainingGraph, line: LiveTimeline, like: Mapping[str, str
 
 
 def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
-    """What a plan's file is predicted to hold and to take."""
+    """Return the predicted bytes and times of a plan's file."""
     replay, actions = candidate.replay, candidate.actions
     form, graph = planned.formulation, planned.prepared.graph
     swapped = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
@@ -292,7 +295,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
 
 
 def _planned_bytes(form: Formulation, op: int) -> int:
-    """Of an operation's outputs, as the simulator counts them: rounded up."""
+    """Return the bytes of an operation's outputs, rounded up as the simulator counts them."""
     return sum(form.problem.tensors[t].bytes for t in form.problem.ops[op].outputs)
 
 
@@ -314,16 +317,16 @@ def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedActi
 
 
 def plan_to_json(plan: Plan) -> str:
-    """The text of `plan.json`."""
+    """Return the text of `plan.json`."""
     return json.dumps(plan, default=fields_of, indent=1, ensure_ascii=False) + "\n"
 
 
 def plan_digest(plan: Plan) -> str:
-    """Digest of what the plan decides: its schedule and the model it belongs to."""
+    """Return a digest of the plan's decisions: its schedule and its model."""
     core = [plan.version, plan.model_sha256, plan.order_target, plan.ort_optimized]
     core += (
         [] if target_named(plan.device).is_host else [plan.device]
-    )  # as before there were targets
+    )  # as in versions without targets
     core += [sorted(plan.resident)] if plan.resident else []
     core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
     core += [fields_of(region) for together in plan.split for region in together]
@@ -362,10 +365,11 @@ def read_plan(path: Path) -> Plan:
 def schedule_of(
     plan: Plan, prepared: Prepared, graph: TrainingGraph
 ) -> tuple[Formulation, list[Action]]:
-    """The formulation in the plan's base order, and its actions.
+    """Return the formulation in the plan's base order, and its actions.
 
     Raises:
-        ModelError: the plan names a node or tensor that the model does not have.
+        ModelError: the plan does not fit the model: it names an unknown node or tensor, leaves a node
+            out, or its schedule or copies are invalid.
     """
     by_name = {op.name: op.id for op in graph.operations}
     order = []

@@ -1,4 +1,4 @@
-"""What was ruled out while a plan was made: in the graph, in the plan file, and in words."""
+"""Levers ruled out while a plan was made: in the graph, in the plan file, and in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from planner.plan.planfile import Barred
 
 
 def barred_in(graph: TrainingGraph) -> tuple[Barred, ...]:
-    """What planning barred in a graph, operations first; the rest follows from what was asked."""
+    """Return the levers that planning barred in a graph, operations first.
+
+    Bars that follow from the request are left out.
+    """
     return (
         *(
             Barred(action="recompute", name=op.name, reason_code=op.barred.value)
@@ -28,13 +31,13 @@ def barred_in(graph: TrainingGraph) -> tuple[Barred, ...]:
 
 
 def with_barred(graph: TrainingGraph, barred: Sequence[Barred], *, where: str) -> TrainingGraph:
-    """The graph as it was when a plan was made for it.
+    """Restore the bars of a plan in its graph.
 
     Args:
         where: the plan file, for the error.
 
     Raises:
-        ModelError: what is barred is not in the graph, or the reason is of no known kind.
+        ModelError: a bar names nothing in the graph, or its reason is unknown.
     """
     operations, tensors = list(graph.operations), list(graph.tensors)
     by_name = {op.name: op.id for op in operations}, {t.name: t.id for t in tensors}
@@ -52,7 +55,7 @@ def with_barred(graph: TrainingGraph, barred: Sequence[Barred], *, where: str) -
 
 
 def barred_note(barred: Sequence[Barred]) -> tuple[str, ...]:
-    """What to say of it among a plan's assumptions."""
+    """Return a note on the bars for a plan's assumptions."""
     again = [bar.name for bar in barred if bar.action == "recompute"]
     stays = [bar.name for bar in barred if bar.action == "swap"]
     said = [f"{len(again)} operation(s) are not run again, first {again[0]!r}"] if again else []

@@ -1,4 +1,4 @@
-"""Bounds of sizes that depend on data, in a plan and back."""
+"""Bounds for sizes that depend on data, to and from a plan file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planner.request.bounding import UpperBound
 
 
 def planned_bounds(prepared: Prepared) -> tuple[SizeBound, ...]:
-    """The bounds that a plan was made with, as its file has them."""
+    """Return the bounds that a plan was made with, in the form of its file."""
     shown = {*prepared.shown}
     shapes = (
         SizeBound(name=name, shape=kind.shape, shown=name in shown)
@@ -22,7 +22,7 @@ def planned_bounds(prepared: Prepared) -> tuple[SizeBound, ...]:
 
 
 def bounds_of_plan(plan: Plan) -> tuple[UpperBound, ...]:
-    """The same as they are asked for, so that nothing has to be run."""
+    """Return the plan's bounds in the form of a request; with them no run of the model is needed."""
     return tuple(
         UpperBound(name=bound.name, shape=bound.shape, size_bytes=bound.bytes)
         for bound in plan.bounds

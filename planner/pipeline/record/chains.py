@@ -1,8 +1,7 @@
-"""What would have to run again for each tensor that comes back in a plan.
+"""Recompute chains of the tensors that come back in a plan.
 
-`planner.search.repair.closure` says so of one tensor at one action, and looks through the lives of all
-that the chain reads. Here the actions are gone through in order, so that what is on the device is known
-at each of them.
+`planner.search.repair.closure` finds the chain of one tensor at one action, and scans the lives of
+all tensors that the chain reads. Here one pass over the actions tracks the tensors on the device.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from planner.plan.problem import Problem
 from planner.search.repair import MAX_CLOSURE
 
 Chain = tuple[list[int], int | None]
-"""As `planner.search.repair.closure` has it."""
+"""The result of `planner.search.repair.closure`."""
 
 
 def chains_of(
@@ -21,7 +20,7 @@ def chains_of(
     copies: Mapping[int, Sequence[tuple[int, int]]],
     returns: Sequence[tuple[int, int]],
 ) -> Iterator[tuple[int, Chain]]:
-    """(index into `returns`, chain of operations) for each of them, by ascending action.
+    """Yield (index into `returns`, chain of operations) for each return, by ascending action.
 
     Args:
         copies: by tensor, the half-open ranges of actions in which it is on the device.
@@ -45,7 +44,7 @@ def chains_of(
 
 
 class _Chains:
-    """Chains of a problem, where `there` counts the copies of each tensor on the device."""
+    """Finds chains of a problem; `there` counts the copies of each tensor on the device."""
 
     def __init__(self, problem: Problem, there: Sequence[int]) -> None:
         self.there = there

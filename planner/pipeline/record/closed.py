@@ -12,7 +12,7 @@ from planner.plan.problem import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """Why a way is closed: for programs, and in words."""
+    """Why a way is closed: a code, and a text for people."""
 
     reason: Reason
     text: str
@@ -21,11 +21,11 @@ class Closed:
 def recompute_closed(
     prepared: Prepared, form: Formulation, problem: Problem, blocker: int | None
 ) -> Closed | None:
-    """Why a chain of operations may not run again; None where it may.
+    """Return why a chain of operations may not run again; None if it may.
 
     Args:
-        problem: of `form`, with the levers that the plan was asked for with.
-        blocker: as `planner.search.repair.closure` has it.
+        problem: of `form`, with the levers that the plan's request allowed.
+        blocker: see `planner.search.repair.closure`.
     """
     if not problem.allow_recompute:
         return _closed(WhyClosed.NOT_ASKED)
@@ -34,7 +34,7 @@ def recompute_closed(
     levers = prepared.request.levers
     if (
         levers.swap == "only" or not levers.recompute
-    ):  # and yet what lives on the host is copied again
+    ):  # copies of tensors that live on the host still repeat
         return _closed(WhyClosed.NOT_ASKED)
     op = prepared.graph.operations[form.ops[blocker]]
     if op.why_once is None:
@@ -45,7 +45,7 @@ def recompute_closed(
 def swap_closed(
     prepared: Prepared, form: Formulation, problem: Problem, index: int
 ) -> Closed | None:
-    """Why a tensor of the problem is not copied to the host; None where it may be."""
+    """Return why a tensor of the problem is not copied to the host; None if it may be."""
     if not problem.allow_swap:
         return _closed(prepared.why_no_swaps or WhyClosed.NOT_ASKED)
     why = prepared.graph.tensors[form.tensors[index]].why_stay

@@ -1,4 +1,4 @@
-"""The comparison that stands in for verification, where a rewritten model is not run."""
+"""Comparison of the optimized graph with the file, in place of verification."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
-    """The same, with a sentence among its assumptions on how its graph was compared with the file.
+    """Compare the numbers of the model's graph with the file's, and note how in its assumptions.
 
     Raises:
         VerificationError: ONNX Runtime's optimizers made a graph that computes something else.

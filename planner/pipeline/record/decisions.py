@@ -1,4 +1,4 @@
-"""What each decision of a plan did: where the tensor is absent, at what cost, and why so."""
+"""The decisions of a plan: where each tensor is absent, at what cost, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planner.units import format_duration
 
 
 def decisions_of(planned: Planned) -> tuple[Decision, ...]:
-    """One for each stretch of steps in which a tensor is absent, the largest tensor first."""
+    """Return a decision for each range of steps in which a tensor is absent, largest tensor first."""
     candidate = planned.solved.candidate
     assert candidate is not None
     place = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
@@ -30,7 +30,8 @@ def decisions_of(planned: Planned) -> tuple[Decision, ...]:
         _Return(tensor=tensor, end=end, birth=birth, swapped=birth in swap_ins)
         for tensor, lives in copies.items()
         for (_, end), (birth, _) in itertools.pairwise(lives)
-        if end <= birth  # what stays to the end is there, though a second run makes it again
+        if end
+        <= birth  # a tensor kept to the end is present even if a second run produces it again
     ]
     chains = chains_of(planned.formulation.problem, copies, [(r.tensor, r.birth) for r in returns])
     found = {i: _decision(planned, chain, returns[i], node_step) for i, chain in chains}
@@ -40,7 +41,7 @@ def decisions_of(planned: Planned) -> tuple[Decision, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Return:
-    """A tensor that is off the device from the action `end` on, until the action `birth`."""
+    """A tensor's absence from the device, from action `end` until action `birth`."""
 
     tensor: int
     end: int
@@ -51,10 +52,10 @@ class _Return:
 def _decision(
     planned: Planned, chain_to_it: Chain, back: _Return, node_step: Sequence[int]
 ) -> Decision:
-    """What was decided for a tensor that comes back, and what else could have been.
+    """Describe the decision for a tensor that comes back, and its alternative.
 
     Args:
-        chain_to_it: what would have to run again for it.
+        chain_to_it: the operations that a recompute of it would run.
         node_step: by action, the step of its node in the rewritten model.
     """
     tensor, swapped = back.tensor, back.swapped

@@ -1,4 +1,4 @@
-"""The files that a plan is written to."""
+"""The output files of a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.onnxio.save import write_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """Where the outputs of `optimize` go; None leaves one out.
+    """Destinations of the outputs of `optimize`; None leaves one out.
 
     Attributes:
         model: the rewritten model.
@@ -30,10 +30,10 @@ class Files:
     trace: Path | None = None
 
     def check(self, model: Path, *, force: bool) -> None:
-        """Raise UsageError where a file cannot be written, or is the original `model` itself.
+        """Raise UsageError if a file cannot be written, or is the original `model` itself.
 
         Args:
-            force: files that exist may be overwritten.
+            force: existing files may be overwritten.
         """
         for path in (self.model, self.plan, self.report, self.trace):
             if path is None:
@@ -44,7 +44,7 @@ class Files:
 
 
 def save_rewritten(model: Path, rewritten: Rewritten | None, output: Path) -> None:
-    """Write the rewritten model; None: a copy of the original `model`."""
+    """Write the rewritten model; for None, a copy of the original `model`."""
     if rewritten is not None:
         write_model(rewritten.model, output)
     else:

@@ -1,4 +1,4 @@
-"""Rewritten models as the reports show them: graph, timeline, durations."""
+"""Views of rewritten models for the reports: graph, timeline, durations."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from planner.targets import Target
 _LIKE_INPUT = frozenset(
     {Role.BARRIER, Role.SWAP_OUT, Role.SWAP_IN, Role.SWAP_IN_DONE, Role.SCRATCH}
 )
-"""Roles of nodes that make what they read again."""
+"""Roles of nodes whose output has the type of their input."""
 
 
 def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
-    """An accepted plan's model."""
+    """Build the view of an accepted plan's model."""
     durations = _durations_after(planned)
     view = view_of(
         planned.graph,
@@ -44,7 +44,7 @@ def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
 
 
 def _durations_after(planned: Planned) -> tuple[float, ...]:
-    """Duration by OpId of the rewritten graph: those of the originals, and of the copies."""
+    """Return the durations of the rewritten graph by OpId, including those of copies and pins."""
     problem = planned.formulation.problem
     by_node: dict[str, float] = {}
     assert planned.solved.candidate is not None
@@ -67,9 +67,9 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
 
 
 def _starts_after(planned: Planned) -> tuple[float, ...]:
-    """When each node of the rewritten graph starts, where copies run beside the operations.
+    """Return the start of each node of the rewritten graph, if copies run beside the operations.
 
-    What planner added to pin the order takes no time: it starts as the node before it ends.
+    Nodes that pin the order take no time: each starts when the node before it ends.
     """
     assert planned.solved.candidate is not None
     timeline = planned.solved.candidate.replay.timeline
@@ -91,11 +91,11 @@ def _starts_after(planned: Planned) -> tuple[float, ...]:
 def file_view(
     path: Path, dims: Mapping[str, int], order_target: str, original: Prepared
 ) -> ModelView:
-    """A rewritten model as its file has it, where ONNX Runtime places it; no durations are known."""
+    """Build the view of a rewritten model's file, with ONNX Runtime's placement and without durations."""
     loaded = load_model(path, dims=dims)
     check_target(loaded.model, path, original.target)
     known = dict(original.types)
-    for node in loaded.model.graph:  # a copy has the types of what it copies
+    for node in loaded.model.graph:  # a copy has the type of its source
         if node.op_type in (*SWAP_TOKENS, *COMING_IN):
             continue
         if role_of(node) in _LIKE_INPUT and node.inputs[0] is not None:

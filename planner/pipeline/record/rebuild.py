@@ -1,4 +1,4 @@
-"""From a model and its plan file back to the schedule and the rewritten model, with no search."""
+"""Rebuild the schedule and the rewritten model from a model and its plan file, without a search."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from planner.targets.keys import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A plan that has a schedule: its problem (with no limit), its actions, and the rewritten model."""
+    """A plan with its schedule: the problem (without a limit), the actions, and the rewritten model."""
 
     formulation: Formulation
     actions: tuple[Action, ...]
@@ -58,7 +58,7 @@ class Rebuilt:
 
 
 def check_belongs(plan: Plan, model: Path) -> None:
-    """Raise ModelError where a plan is another model's."""
+    """Raise ModelError if the plan belongs to another model."""
     if model_digest(model) != plan.model_sha256:
         raise ModelError(f"the plan belongs to another model than {model} (digests differ)")
 
@@ -72,12 +72,15 @@ def prepared_for(
     compare: bool = False,
     progress: Progress = silent,
 ) -> Iterator[Prepared]:
-    """The model, prepared as it was for its plan; the model of one run, where a step has several, which
-    is in a file of its own as long as the block lasts.
+    """Yield the model, prepared as it was for its plan.
+
+    If the plan's step has several runs, it is the model of one run, whose file lasts as long as the
+    block.
 
     Args:
-        profile: to take times from, which a plan file does not hold.
-        compare: its graph is compared with the file by numbers, before anything lossy is done to it.
+        profile: source of times, which a plan file does not hold.
+        compare: compare the numbers of its graph with the file's, before anything lossy is done to
+            it.
 
     Raises:
         ModelError: the plan belongs to another model.
@@ -94,11 +97,11 @@ def prepared_for(
 
 
 def run_as_planned(request: Request, plan: Plan, folder: Path) -> RunModel:
-    """The model of one run of a plan's step, written again.
+    """Write the model of one run of a plan's step again.
 
     Args:
         request: for the original, on the whole batch.
-        folder: empty.
+        folder: an empty folder.
 
     Raises:
         ModelError: the plan's micro-batches are none of this model's.
@@ -110,16 +113,16 @@ def run_as_planned(request: Request, plan: Plan, folder: Path) -> RunModel:
 
 
 def whole_dims(plan: Plan) -> dict[str, int]:
-    """Symbolic dims of the whole step, of which a run may have a part."""
+    """Return the symbolic dims of the whole step; a run may have a part of its batch."""
     return {**plan.dims, **({} if plan.micro is None else {plan.micro.dim: plan.micro.batch})}
 
 
 def request_of(model: Path, plan: Plan, *, profile: Path | None = None) -> Request:
-    """What a plan was asked for, its budget and what follows from that aside.
+    """Build the request that a plan was made for, without its budget and the fields that follow from it.
 
     Args:
-        model: of one run, where a step has several.
-        profile: to take times from.
+        model: the model; of one run, if a step has several.
+        profile: source of times.
     """
     return Request(
         model=model,
@@ -152,8 +155,10 @@ def request_of(model: Path, plan: Plan, *, profile: Path | None = None) -> Reque
 
 
 def is_made_here(plan: Plan) -> bool:
-    """Whether a plan was made without its device's provider, which is here: its model has to be planned
-    again, on the graph and the placement that the provider gives it."""
+    """Tell whether a plan was made without its device's provider, which is installed here.
+
+    Its model must be planned again, on the provider's graph and placement.
+    """
     return plan.assumed and not is_assumed(target_named(plan.device))
 
 
@@ -185,14 +190,14 @@ def _prepared(
 
 
 def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
-    """The rewritten model of a plan, the same to the byte as `optimize` wrote it.
+    """Rebuild the rewritten model of a plan, byte for byte as `optimize` wrote it.
 
     Raises:
         ModelError: the plan's schedule does not fit the model.
     """
     form, actions = plans.schedule_of(plan, prepared, prepared.graph)
     rewritten = lowered(prepared, form, actions, order_target=plan.order_target)
-    if plan.order_target == "priority":  # else the order of the rewritten file is the planned one
+    if plan.order_target == "priority":  # otherwise the rewritten file's order is the planned one
         rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
     _check_decisions(plan, len(rewritten.planned_order))
     return Rebuilt(
@@ -212,21 +217,22 @@ def _check_decisions(plan: Plan, steps: int) -> None:
 
 
 def can_be_fed(original: ir.Model, rewritten: ir.Model) -> bool:
-    """Whether an initializer can be fed to the rewritten model that cannot to the original: no kernel
-    packs it when a session is created."""
+    """Tell whether an initializer can be fed to the rewritten model but not to the original.
+
+    No kernel then packs it when a session is created.
+    """
     mine = {v.name for v in original.graph.inputs}
     held = rewritten.graph.initializers
     return any(v.name in held and v.name not in mine for v in rewritten.graph.inputs)
 
 
 def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewritten:
-    """The rewritten model, which says whose plan it follows and what a session of it needs, and each
-    node what it is for."""
+    """Write metadata into the rewritten model: its plan, its sessions' needs, and each node's purpose."""
     props = rewritten.model.metadata_props
     props["pkg.planner.version"] = plan.planner_version
     props["pkg.planner.plan_sha256"] = plans.plan_digest(plan)
     props["pkg.planner.budget_bytes"] = str(plan.budget_bytes)
-    for key in SESSION_KEYS:  # of the file that was read, which may be anyone's
+    for key in SESSION_KEYS:  # the input file's keys, which any program may have written
         props.pop(key, None)
     props.update(target_metadata(prepared.target))
     if not plan.ort_optimized:

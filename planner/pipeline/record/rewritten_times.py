@@ -1,5 +1,4 @@
-"""What a rewritten model takes besides its schedule: nodes that pin the order, and less or more in the
-caches."""
+"""Times of a rewritten model beyond its schedule: nodes that pin the order, and cache effects."""
 
 from __future__ import annotations
 
@@ -12,22 +11,26 @@ from planner.plan.problem import ActionKind
 from planner.runtime.memory.missed import missed_bytes
 
 _HAD = 0.5
-"""Of what the last cache saves where nothing else uses it, so much is predicted: whatever else runs on
-the processor uses it too. On the GPT sample all of it was measured in one hour, nothing in the next."""
+"""Share of the last cache's predicted savings that is counted on.
+
+Other programs use the cache too. On the GPT sample all of the savings were measured in one hour,
+none in the next.
+"""
 
 
 def pins_of(planned: Planned) -> tuple[str, ...]:
-    """Names of the nodes that planner added to pin the order, and of views that it had to make again."""
+    """Return the names of nodes that planner added to pin the order, and of views made again."""
     known = {op.name for op in planned.prepared.graph.operations}
     known.update(planned.rewritten.action_nodes)
     return tuple(op.name for op in planned.graph.operations if op.name not in known)
 
 
 def cache_us(planned: Planned) -> float:
-    """Microseconds that operations are predicted to take less (negative) or more than in the original,
-    since the processor's cache still holds more or less of what they touch; 0 where nobody measured that.
+    """Predict the change of the operations' time by cache effects, in microseconds; negative is less.
 
-    Copies are left out: their rate was measured as a step of that size finds them in the caches.
+    The processor's cache may still hold more or less of an operation's data than in the original; 0
+    if the cache was not measured. Copies are left out: their bandwidth was measured with the cache
+    misses of a step of that size.
     """
     cache, candidate = planned.prepared.cache, planned.solved.candidate
     if cache is None or candidate is None:
@@ -48,6 +51,6 @@ def cache_us(planned: Planned) -> float:
 
 
 def _missed(graph: TrainingGraph, order: Sequence[OpId], cache: Cache) -> dict[str, int]:
-    """Bytes that each node misses, by its name."""
+    """Return the bytes that each node misses in the cache, by node name."""
     missed = missed_bytes(graph, order, cache_bytes=cache.bytes)
     return {op.name: missed[op.id] for op in graph.operations}

@@ -1,1 +1,1 @@
-"""Base orders, solving, lowering and reading back, until a plan is accepted."""
+"""Find base orders, solve, lower and read back, until a plan is accepted."""

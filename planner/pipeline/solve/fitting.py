@@ -1,5 +1,7 @@
-"""A plan that a device's arena has no room for, in another order that it has room for. The pool on the
-CPU has room in any order or in none."""
+"""Reorder a plan's actions until a device's arena has room for it.
+
+The pool on the CPU has room in any order or in none.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ from planner.simulate.simulate import candidate_of
 def fitted_plan(
     planned: Planned, settings: Settings, *, time_limit_s: float
 ) -> tuple[Planned | None, float]:
-    """(the same actions in an order that the arena has room for; None where none was found; how many
-    times the arena the plan needs as it is).
+    """Find an order of a plan's actions that the arena has room for.
+
+    Returns the lowered plan (None without such an order), and the arena that the plan needs as it
+    is, as a multiple of the one at hand.
 
     Args:
-        planned: lowered, and without room for it in the arena of the budget.
+        planned: lowered, without room in the budget's arena.
 
     Raises:
         TakenError: as for `lowered_plan`.
@@ -54,8 +58,10 @@ def fitted_plan(
 
 
 def with_room(planned: Planned, settings: Settings) -> tuple[Planned, int]:
-    """(a plan in an order that the arena has room for, or as it is; about the least budget that it would
-    be held in). One that holds is left alone.
+    """Find an order of a plan's actions that the arena has room for, unless the plan already holds.
+
+    Returns the plan, as it is if there is no order, and an estimate of the least budget that would
+    hold it.
 
     Raises:
         TakenError: as for `lowered_plan`.
@@ -67,18 +73,18 @@ def with_room(planned: Planned, settings: Settings) -> tuple[Planned, int]:
 
 
 def held_in(planned: Planned, settings: Settings, need: float) -> int:
-    """About the least budget in which a plan is held that needs so many times the arena."""
+    """Estimate the least budget that holds a plan whose need is `need` times the arena."""
     return settings.budget_bytes + max(0, int((need - 1) * planned.room_bytes))
 
 
 def in_order(
     planned: Planned, settings: Settings, units: Sequence[int], *, most_bytes: int
 ) -> Planned | None:
-    """The same actions in another order, lowered; None where they take more time in it.
+    """Lower the same actions in another order; None if they take more time in it.
 
     Args:
-        units: the actions, by their place in the plan, in the other order.
-        most_bytes: that they may have in use.
+        units: the actions in the other order, by their place in the plan.
+        most_bytes: limit of the bytes in use.
 
     Raises:
         TakenError: as for `lowered_plan`.
@@ -95,20 +101,24 @@ def in_order(
 
 
 def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) -> float:
-    """About how many times the arena of the problem's capacity a plan needs, before it is lowered: as a
-    rule within 3% of what it needs then, and at least 1.
+    """Estimate a plan's need before it is lowered, as a multiple of the arena of the problem's capacity.
+
+    As a rule it is within 3% of the lowered plan's need, and it is at least 1.
 
     Args:
         plan: any plan in the problem's base order.
-        underrated: how many times as much plans like this one needed once they were lowered.
+        underrated: factor by which earlier estimates were too low once those plans were lowered.
     """
     room = (problem.capacity_bytes - problem.fixed_bytes) / underrated
     return need_of(demands_of_plan(problem, plan), int(room))
 
 
 def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
-    """How many times its own bytes in use the arena needs for a base order in which nothing is planned
-    yet: a plan in it breaks the arena up at least about as much. The CPU's pool does not break up."""
+    """Estimate the need of a base order without any recompute or swap, as a multiple of its bytes in use.
+
+    A plan in that order fragments the arena at least about as much. The CPU's pool does not
+    fragment.
+    """
     if not prepared.target.own_memory:
         return 1.0
     graph = prepared.graph

@@ -1,4 +1,4 @@
-"""Where no plan fits: the plans with the least peaks, and the error that says what the least is."""
+"""The last resort if no plan fits: plans with the least peaks, and the error that names the least."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.portfolio.min_peak import min_peak_of
 from planner.units import format_both, format_budget, format_bytes
 
 _ELSEWHERE = " while parameters, state, inputs and outputs stay on the device (--resident)"
-"""What else would help, where it was not allowed, and the host has a memory of its own."""
+"""Hint at residence, for requests that do not allow it on a host with its own memory."""
 
 _IN_CHUNKS = "; --split auto runs operations that are too large in chunks of rows"
 
@@ -35,14 +35,14 @@ _AS_HELD = " with all that a session holds (--budget-of live bounds live bytes a
 
 @dataclass(frozen=True, slots=True)
 class LeastPlan:
-    """The plan with the least peak so far, and what it is a plan of."""
+    """The plan with the least peak so far, with its base order and problem."""
 
     base: BaseOrder
     form: Formulation
     candidate: Candidate
 
     def is_same(self, other: LeastPlan) -> bool:
-        """Whether they do the same; actions are indices into operations in base order."""
+        """Tell whether two plans are the same; actions are indices into operations in base order."""
         return (self.base.order, self.candidate.actions) == (
             other.base.order,
             other.candidate.actions,
@@ -58,17 +58,18 @@ def least_plan(
     held_bytes: int | None,
     is_late: bool,
 ) -> Planned:
-    """The first of the plans with the least peaks that is within the budget as ONNX Runtime will run
-    it: buffers are not rounded up there, and anchors take a few bytes, so that another may need less
-    than the one whose rounded peak is least.
+    """Lower the plans with the least peaks until one is within the budget.
+
+    ONNX Runtime does not round buffers up, and anchors take a few bytes: the plan with the least
+    rounded peak is not always the one that needs least.
 
     Args:
-        found: the plans; more of them are asked for as long as none is within the budget.
-        held_bytes: about the least budget that some other plan would be held in; None where none is.
-        is_late: the time limit had passed before they were looked for.
+        found: the plans; further ones are requested until one is within the budget.
+        held_bytes: an estimate of the least budget that holds some other plan; None without one.
+        is_late: the time limit had passed before this search.
 
     Raises:
-        InfeasibleBudgetError: it is not.
+        InfeasibleBudgetError: none is within the budget.
     """
     tried: list[tuple[int, LeastPlan]] = []
     for some in found:
@@ -99,10 +100,10 @@ def _held_in(
     budget_bytes: int,
     orders: tuple[BaseOrder, ...],
 ) -> int:
-    """A budget in which the plan with the least peak is held, or about that.
+    """Estimate a budget that holds the plan with the least peak.
 
     Args:
-        budget_bytes: that its live bytes are within.
+        budget_bytes: a budget that its live bytes meet.
     """
     for _ in range(POLICY.held_tries):
         asked = replace(settings, budget_bytes=budget_bytes)
@@ -122,8 +123,10 @@ def least_peaks(
     *,
     is_late: bool,
 ) -> Iterator[Sequence[LeastPlan]]:
-    """Plans with little peak, for `least_plan`: beyond the time limit the one that is known comes alone,
-    and others are looked for in a tenth of it each.
+    """Yield plans with low peaks, for `least_plan`.
+
+    Beyond the time limit the known plan comes alone first, and each search for others gets a tenth
+    of the limit.
 
     Args:
         forms: the problem in each base order.
@@ -152,8 +155,11 @@ def _lower_least(
 def _least_alone(
     prepared: Prepared, settings: Settings, orders: tuple[BaseOrder, ...], limit_s: float
 ) -> LeastPlan:
-    """The least peak as it is searched for where nothing fits: whatever the budget, the same one is
-    found, so that the least budget which an error names has a plan."""
+    """Search for the least peak as if nothing fitted.
+
+    The search finds the same plan for every budget: the least budget that an error names has a
+    plan.
+    """
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
     solved = search_for(form.problem)(form.problem, settings.search(limit_s))
@@ -161,7 +167,7 @@ def _least_alone(
 
 
 def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPlan:
-    """The least peak in the base order where it is least."""
+    """Search for the least peak over all base orders."""
     index, best = min_peak_of([form.problem for form in forms.values()], time_limit_s=limit_s)
     base = list(forms)[index]
     return LeastPlan(base, forms[base], best)
@@ -170,12 +176,12 @@ def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPl
 def _infeasible(
     prepared: Prepared, settings: Settings, least: LeastPlan, found: int, *, is_late: bool
 ) -> InfeasibleBudgetError:
-    """The error with the least budget found, a bound, and the tensors that bind.
+    """Build the error with the least budget found, a bound, and the largest tensors at the peak.
 
-    It is that of the time limit where that ended the search and the bound leaves room for a plan.
+    It is a TimeLimitError if the time limit ended the search and the bound leaves room for a plan.
 
     Args:
-        found: the least budget that some plan is within, in bytes.
+        found: the least budget that holds some plan, in bytes.
     """
     best = least.candidate
     bound = min(found, least_possible_peak(prepared) + settings.reserve_bytes)

@@ -1,4 +1,4 @@
-"""An accepted plan, in an order of the same actions that fewer nodes have to pin."""
+"""Reorder the actions of an accepted plan to pin them with fewer nodes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ _COPIES = frozenset({Role.SWAP_OUT, Role.SWAP_IN, Role.PAGE_IN, Role.PAGE_OUT, R
 
 
 def loosened(planned: Planned, settings: Settings) -> Planned:
-    """The same plan, pinned by fewer nodes; as it was where none can go, or where that is not worth the
-    wait.
+    """Drop nodes that pin a plan's order; return it as it is if none can go, or the wait is not worth it.
 
     Args:
-        planned: accepted, and the last of all.
+        planned: accepted, and the final plan.
     """
     graph = planned.graph
     if settings.order_target != "default" or graph.shapes_follow or planned.is_ordered:
-        return planned  # nothing is pinned; or what pins runs elsewhere than it is visited
+        return planned  # nothing is pinned, or anchors run elsewhere than they are visited
     nodes = len(graph.operations)
     gain_us = POLICY.pins_can_go * planned.rewritten.anchors * planned.prepared.pin_us
     base_us = planned.formulation.problem.base_duration_us
@@ -37,8 +36,7 @@ def loosened(planned: Planned, settings: Settings) -> Planned:
 
 
 def _looser(planned: Planned, settings: Settings) -> Planned | None:
-    """The plan in the order in which it runs without some of what pins it; None where that is no
-    better."""
+    """Reorder the plan to its file's order without some of the pins; None if that is no better."""
     graph, rewritten = planned.graph, planned.rewritten
     file = pinned_file(graph, planned.order)
     if not file.pins:
@@ -47,7 +45,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     as_it_is_us = _missed_us(planned, planned.order)
 
     def cost_us(order: Sequence[int], pins: int) -> float:
-        # what caches seem to save is no gain: of many orders the one that seems best is overrated
+        # predicted cache savings do not count: of many orders, the seemingly best is overrated
         missed_us = max(as_it_is_us, _missed_us(planned, [OpId(op) for op in order]))
         return missed_us + planned.pins_us * pins / max(1, rewritten.anchors)
 
@@ -78,8 +76,10 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
 
 
 def _missed_us(planned: Planned, order: Sequence[OpId]) -> float:
-    """What an order takes for what the processor's cache does not hold, copies apart, as
-    `planner.pipeline.record.rewritten_times` has it; 0 where that was not measured."""
+    """Predict the time of an order's cache misses, without copies; 0 if the cache was not measured.
+
+    See `planner.pipeline.record.rewritten_times`.
+    """
     cache, graph = planned.prepared.cache, planned.graph
     if cache is None:
         return 0.0

@@ -28,13 +28,13 @@ from planner.processes.sharing import share_out
 from planner.processes.workers import Beside
 
 OWN = "default"
-"""Name of ONNX Runtime's own order, which nothing has to pin."""
+"""Name of ONNX Runtime's own order, which needs no pins."""
 
 EARLY = frozenset({"Shape", "Size", TO_HOST})
-"""What is run as soon as it can be: later, it would keep what it reads on the device."""
+"""Operators to run as early as possible: later they would keep their inputs on the device."""
 
 _PIN_BYTES = 8
-"""An integer: the result of an anchor, a dim in the shape of a barrier."""
+"""Bytes of an integer: the result of an anchor, a dim in the shape of a barrier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,9 @@ class BaseOrder:
     """A base order.
 
     Attributes:
-        peak_bytes: as it is; no plan's peak in it can be below `least_bound_bytes`.
-        pins_us: about what the nodes take that pin it (`with_pins`); 0 where nobody asked.
+        peak_bytes: without recomputes or swaps; `least_bound_bytes` bounds the peak of every plan
+            in this order from below.
+        pins_us: estimated time of the nodes that pin it (`with_pins`); 0 if not computed.
     """
 
     name: str
@@ -56,11 +57,12 @@ class BaseOrder:
 def base_orders(
     prepared: Prepared, *, time_limit_s: float, room_bytes: int | None = None
 ) -> tuple[BaseOrder, ...]:
-    """Candidate base orders, least peak first; ONNX Runtime's own is always among them.
+    """Find candidate base orders, least peak first; ONNX Runtime's own is always among them.
 
     Args:
-        room_bytes: once an order is well within it, none is made of others by moves, and a few are kept:
-            nothing is quicker than an order that fits as it is. None: the least peak is looked for.
+        room_bytes: as soon as an order is well within it, no others are derived by moves, and only
+            a few are kept: nothing is quicker than an order that fits without changes. None: search
+            for the least peak.
     """
     deadline = clock.now() + time_limit_s
     whole = prepared.formulated()
@@ -91,7 +93,7 @@ def base_orders(
         deepest = tuple(min_peak_order(problem, flat)[0])
         found.setdefault(deepest, f"{found[flat]}, outputs late")
         look_at(found)
-    if is_large or is_roomy:  # each takes as long again to be bounded and to be made a problem of
+    if is_large or is_roomy:  # bounding each and formulating its problem take as long again
         least = sorted(found, key=peaks.__getitem__)[: POLICY.late_orders]
         found = {order: found[order] for order in (starts[OWN], *least)}
     random = {op.id for op in prepared.graph.operations if op.effect in SHARED_GENERATOR}
@@ -112,11 +114,11 @@ def base_orders(
 def with_pins(
     prepared: Prepared, orders: Sequence[BaseOrder], *, until: float, helper: Beside | None = None
 ) -> tuple[BaseOrder, ...]:
-    """The orders with about what the nodes take that pin them, where that was measured.
+    """Estimate the time of the nodes that pin each order, if the time of such a node was measured.
 
     Args:
-        until: those whose turn comes later (`clock.now`) are left as they are.
-        helper: where half of them are looked at; None looks at all of them here.
+        until: time (`clock.now`) after which the remaining orders stay as they are.
+        helper: a process that handles half of them; None handles all of them here.
     """
     if not prepared.pin_us or prepared.request.order != "default":
         return tuple(orders)
@@ -135,7 +137,7 @@ def with_pins(
 
 @dataclass(frozen=True, slots=True)
 class _ToPin:
-    """Orders whose pins are to be counted, as long as there is time."""
+    """Orders whose pins to count until a deadline."""
 
     graph: TrainingGraph
     orders: tuple[BaseOrder, ...]
@@ -143,7 +145,7 @@ class _ToPin:
 
 
 def _pins_of(_: None, task: _ToPin) -> list[int | None]:
-    """How many nodes pin each order; None where time is out. May be called in another process."""
+    """Count the nodes that pin each order; None once time is out. May run in another process."""
     return [
         pins_needed(task.graph, base.order) if clock.now() <= task.until else None
         for base in task.orders
@@ -153,11 +155,12 @@ def _pins_of(_: None, task: _ToPin) -> list[int | None]:
 def _starts(
     prepared: Prepared, whole: Formulation, late: Callable[[], bool]
 ) -> dict[str, tuple[int, ...]]:
-    """Orders to begin from, by name: ONNX Runtime's, the file's and lists, each also with its updates
-    last.
+    """Return the orders to start from, by name: ONNX Runtime's, the file's, and list schedules.
+
+    Each also comes with its updates last.
 
     Args:
-        whole: the problem in ONNX Runtime's order, of whose operations these are indices.
+        whole: the problem in ONNX Runtime's order; the results are indices of its operations.
         late: whether time is out, for all but the first two.
     """
     problem = whole.problem
@@ -193,22 +196,26 @@ def _starts(
 
 
 def _keeps(order: Sequence[int], drawn: Sequence[int]) -> bool:
-    """Whether the operations that draw random numbers stay in order: they may share one generator."""
+    """Tell whether operations that draw random numbers keep their order.
+
+    They may share one generator.
+    """
     at = {op: i for i, op in enumerate(order)}
     return all(at[a] < at[b] for a, b in itertools.pairwise(drawn))
 
 
 def least_bound_order(orders: Sequence[BaseOrder]) -> BaseOrder:
-    """The order in which the least may be possible."""
+    """Return the order with the lowest bound on its peak."""
     return min(orders, key=lambda o: (o.least_bound_bytes, o.peak_bytes))
 
 
 def formulate_in(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, capacity: int
 ) -> Formulation:
-    """The problem in one base order, buffers rounded up as ONNX Runtime's arena does.
+    """Formulate the problem in one base order, with buffers rounded up as ONNX Runtime's arena does.
 
-    What `formulate` makes of that order; but the operations are the same in each, and kept.
+    Equals the result of `formulate` for that order, but reorders a cached problem, whose operations
+    are the same.
     """
     whole = prepared.formulated(GRANULARITY_BYTES)
     place = {op: i for i, op in enumerate(whole.ops)}
@@ -238,7 +245,7 @@ def formulate_in(
 
 
 def _paging_alone(prepared: Prepared, ops: Sequence[OpId], problem: Problem) -> Problem:
-    """The problem in which nothing runs again but the copies of what lives on the host."""
+    """Return the problem in which only copies of tensors that live on the host may repeat."""
     operations = prepared.graph.operations
     again = tuple(
         replace(op, recomputable=op.recomputable and operations[i].role is Role.PAGE_IN)
@@ -250,22 +257,30 @@ def _paging_alone(prepared: Prepared, ops: Sequence[OpId], problem: Problem) -> 
 def least_found_peak(
     prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder], *, time_limit_s: float
 ) -> int:
-    """The least budget in bytes that a short search finds to be feasible with the levers of `settings`,
-    before ONNX Runtime's fragmentation: the peak, and room for what pins the order."""
+    """Search briefly for the least feasible budget in bytes with the levers of `settings`.
+
+    It is the peak and room for nodes that pin the order, without ONNX Runtime's fragmentation.
+    """
     problems = [formulate_in(prepared, o.order, settings, NO_LIMIT).problem for o in orders]
     best = min_peak_of(problems, time_limit_s=time_limit_s)[1]
     return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
 
 
 def pinning_bytes(prepared: Prepared, actions: int) -> int:
-    """What pins the order of a plan of so many actions takes at most: an anchor's result to each, and
-    for barriers a shape of each rank. Two plans of one peak may differ by as much."""
+    """Return the most bytes that pins take in a plan of `actions` actions.
+
+    They are an anchor's result for each action, and a shape of each rank for barriers. Two plans of
+    one peak may differ by as much.
+    """
     ranks = {len(tensor.shape) for tensor in prepared.graph.tensors}
     return _PIN_BYTES * (actions + sum(ranks))
 
 
 def least_possible_peak(prepared: Prepared) -> int:
-    """Bytes below which no plan in any order can be: what one operation holds while it runs, with
-    the graph outputs made before it, in the order that is best for this."""
+    """Return a lower bound on the peak of every plan in any order, in bytes.
+
+    It is the most that one operation holds while it runs, with the graph outputs made before it, in
+    the order that minimizes this.
+    """
     whole = prepared.formulated()
     return min_peak_order(whole.problem, range(len(whole.ops)))[1]

@@ -1,4 +1,4 @@
-"""A solved problem, lowered and read back: what a plan is once ONNX Runtime's view of it is known."""
+"""A solved problem, lowered and read back: a plan with ONNX Runtime's view of it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class Planned:
     """An accepted plan: the solution, and the rewritten model as read back.
 
     Attributes:
-        prepared: the model that it was made for, with less to recompute and swap where planning
-            barred that.
-        budget_of: what the budget bounds.
+        prepared: the model that it was made for, with the recomputes and swaps barred that planning
+            barred.
+        budget_of: the quantity that the budget bounds.
         live_room_bytes: the budget without its reserve.
-        room_bytes: what that leaves for what comes and goes, in the pool or in ONNX Runtime's arena.
-        needed_bytes: of the pool that it runs in; None on a device with memory of its own.
-        first_region_bytes: there, of an arena that has room for the plan; None where none has.
+        room_bytes: the part of that for transient bytes, in the pool or in ONNX Runtime's arena.
+        needed_bytes: size of the pool that it needs; None on a device with its own memory.
+        first_region_bytes: on such a device, the first region of an arena with room for the plan;
+            None if there is none.
     """
 
     prepared: Prepared
@@ -64,20 +65,23 @@ class Planned:
 
     @property
     def holds(self) -> bool:
-        """Whether it is within what the budget bounds, its live bytes given."""
+        """Whether it is within the budget, given that its live bytes are."""
         return self.budget_of == "live" or self.has_room
 
     @property
     def has_room(self) -> bool:
-        """Whether the pool has room for it, or, on a device with memory of its own, an arena, as its
-        replay has it. Where the budget bounds live bytes, the pool is as large as it needs."""
+        """Whether its pool or, on a device with its own memory, an arena has room for it.
+
+        The arena's answer comes from a replay. If the budget bounds live bytes, the pool is as
+        large as needed.
+        """
         if self.needed_bytes is not None:
             return self.budget_of == "live" or self.needed_bytes <= self.room_bytes
         return self.first_region_bytes is not None
 
     @property
     def over_bytes(self) -> int:
-        """By which it is above what the budget bounds, what an arena loses apart; 0 within."""
+        """The bytes by which it exceeds the budget, without the arena's fragmentation; 0 within."""
         over = self.timeline.peak_bytes - self.live_room_bytes
         if self.needed_bytes is not None and self.budget_of == "held":
             over = max(over, self.needed_bytes - self.room_bytes)
@@ -85,15 +89,17 @@ class Planned:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether its actions stay in their order: waits for copies beside them depend on it."""
+        """Whether its actions must keep their order, because waits for copies depend on it."""
         actions = () if self.solved.candidate is None else self.solved.candidate.actions
         is_waited = any(action.kind is ActionKind.SWAP_OUT_DONE for action in actions)
         return is_waited or bool(self.formulation.paging.loads)
 
     @property
     def pool(self) -> Pool | None:
-        """The pool on the CPU, with room for constant weights that kernels pack, and for outputs that are
-        stored; None where other copies to the host lie in the CPU's memory, too."""
+        """The pool on the CPU, with room for constant weights that kernels pack and for stored outputs.
+
+        None if other copies to the host lie in the CPU's memory, too.
+        """
         operations = self.graph.operations
         is_shared = any(op.op_type in COPIES for op in operations)
         if self.needed_bytes is None or is_shared or not has_pool():
@@ -103,14 +109,14 @@ class Planned:
             threads = most_threads()
             size = max(size, pool_bytes(self.graph, self.order, threads=threads, host_in_pool=True))
         packed = in_pages(packable_bytes(self.graph) + PAGE_BYTES - 1)
-        # what bodies and sequences take is a bound of live bytes, and not of each request that they make
+        # for bodies and sequences only live bytes are bounded, not each request
         bodies = any(op.inner_bytes for op in operations)
         is_known = not (bodies or self.graph.has_sequences)
         return Pool(bytes=size + packed, is_proved=is_known)
 
     @property
     def arena(self) -> Arena | None:
-        """The device's arena that has room for it; None where there is none."""
+        """The device's arena with room for it; None if there is none."""
         if self.first_region_bytes is None:
             return None
         room_bytes = self.room_bytes // ROUNDING * ROUNDING
@@ -124,19 +130,21 @@ class Planned:
 
     @property
     def added_us(self) -> float:
-        """What it adds to the time of the model as it is, where that is kept in the same places."""
+        """The time that it adds to the model as it is, with the same tensors on the host."""
         return self.time_us + self.prepared.views_us - self.prepared.baseline.time_us
 
     @property
     def pins_us(self) -> float:
-        """What the nodes take that pin the order, in microseconds."""
+        """The time of the nodes that pin the order, in microseconds."""
         return self.rewritten.anchors * (self.prepared.pin_us or POLICY.unknown_pin_us)
 
     def is_better(self, other: Planned, *, most_slower: float = POLICY.slower_with_room) -> bool:
-        """Whether this one is quicker, or the arena has room for it alone and it is not much slower.
+        """Tell whether it beats another plan.
+
+        It is quicker, or only its arena has room and it is not much slower.
 
         Args:
-            most_slower: so many times as long a plan may take that the arena alone has room for.
+            most_slower: the factor by which a plan may be slower if only its arena has room.
         """
         allowed = 1.0
         if self.has_room != other.has_room:
@@ -144,16 +152,18 @@ class Planned:
         return self.time_us + self.pins_us < allowed * (other.time_us + other.pins_us)
 
     def interrupted(self) -> Planned:
-        """The same, as the best plan when the search was interrupted."""
+        """Return the same plan, marked as the best one when the search was interrupted."""
         return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
 def _first_region(
     back: ReadBack, room_bytes: int, budget_of: BudgetOf, target: Target
 ) -> int | None:
-    """A first region of a device's arena that has room for a plan, as the replay has it; None where there
-    is none. Where the budget bounds what is held, two runs take no more than `room_bytes` of an arena
-    without that limit, too."""
+    """Find a first region of a device's arena that has room for a plan in the replay; None if none has.
+
+    If the budget bounds the bytes held, two runs must also stay within `room_bytes` in an arena
+    without that limit.
+    """
     graph, order = back.graph, back.order
     units = {op: i for i, op in enumerate(order)}
     demands = demands_of(graph, order, units, back.rewritten.like, target)
@@ -170,8 +180,11 @@ def _first_region(
 
 
 def _beside(form: Formulation, solved: Solved, actions: Sequence[Action]) -> Solved:
-    """The solution with its loads where they hide, and the waits that its copies need. With loads or
-    stores, what was proved of copies between the operations is left behind."""
+    """Return the solution with hidden loads, and with the waits that its copies need.
+
+    With loads or stores, bounds proved for copies between the operations no longer hold, and weaker
+    ones replace them.
+    """
     problem, paging = form.problem, form.paging
     listed = with_waits(problem, begun_early(problem, actions, paging), paging)
     solved = replace(solved, candidate=candidate_of(problem, listed, paging))
@@ -192,8 +205,9 @@ def lowered_plan(
     solved: Solved,
     orders: tuple[BaseOrder, ...],
 ) -> Planned:
-    """Lower a plan and read it back. Where copies run beside the operations, its schedule gets the waits
-    that they need.
+    """Lower a plan and read it back.
+
+    If copies run beside the operations, its schedule gets the waits that they need.
 
     Args:
         solved: with a candidate, a plan of `form`, which is formulated in the order of `base`.

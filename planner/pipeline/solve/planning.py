@@ -1,12 +1,12 @@
 """Planning a prepared model: base orders, solve, lower, and check against the rewritten graph.
 
-The plan is accepted only when the rewritten model, read back and analysed like any other, stays
-within the budget, and so does ONNX Runtime's arena, fragmentation and kernels' workspace included,
-as predicted by replaying its allocator. Where the arena does not, an order of the same actions is
-looked for that it has room for (`planner.fit`). Where there is none, the capacity is lowered and the
-problem solved again, in the order that then promises the least time. Where no plan's arena fits, the
-plan with the least peak is the last to be tried, and the error names a budget that it is held in; where
-the budget is one of live bytes, a plan without room in the arena is taken, and its assumptions say so.
+A plan is accepted only if the rewritten model, read back and analysed like any other, stays within
+the budget, and ONNX Runtime's arena does too, with fragmentation and kernels' workspace, as
+predicted by replaying its allocator. If the arena does not, `planner.fit` looks for an order of the
+same actions that it has room for. If there is none, the problem is solved again with a lower
+capacity, in the base order that then promises the least time. If no plan's arena fits, the plan
+with the least peak is tried last, and the error names a budget that holds it. If the budget bounds
+live bytes, a plan without room in the arena is accepted, and its assumptions say so.
 """
 
 from __future__ import annotations
@@ -51,17 +51,19 @@ def make_plan(
     keep_on_interrupt: bool = False,
     helper: Beside | None = None,
 ) -> Planned:
-    """Solve in several base orders, lower, and check; then again at a lower capacity, if the arena
-    does not fit. Where ONNX Runtime's optimizers take nodes away whatever is done, all of it again
-    without the copies that allow it.
+    """Solve in several base orders, lower, and check.
+
+    If the arena does not fit, solve again at a lower capacity. If ONNX Runtime's optimizers remove
+    the plan's nodes however they are pinned, repeat everything without the copies that make this
+    possible.
 
     Args:
-        orders: the base orders; none given, they are searched for.
+        orders: the base orders; if empty, they are searched for.
         keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is returned.
-        helper: where trials are worked on ahead; None: nothing is.
+        helper: a process that works on trials ahead; None: nothing is worked on ahead.
 
     Raises:
-        InfeasibleBudgetError: no plan fits, with the least peak found and what binds it.
+        InfeasibleBudgetError: no plan fits; it has the least peak found and its largest tensors.
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or no plan was accepted yet.
     """
     deadline = clock.now() + settings.time_limit_s
@@ -99,12 +101,12 @@ def make_plan(
 
 @dataclass(slots=True)
 class _Course:
-    """What one search leaves to the next, where it has to be made again.
+    """State that a repeated search takes over from the one before.
 
     Attributes:
-        given: the base orders; none where they are to be searched for.
-        orders: all of them, with what pins them; none as long as that is not known.
-        few: the most promising of them, which are searched in again; none for all.
+        given: the base orders; empty if they are to be searched for.
+        orders: all of them, with the times of their pins; empty until these are known.
+        few: the most promising of them, for the repeated search; empty for all.
     """
 
     given: tuple[BaseOrder, ...]
@@ -113,15 +115,17 @@ class _Course:
 
 
 def _for_the_rest(settings: Settings, deadline: float) -> Settings:
-    """Settings of a search that is made again, in the time that is left, or some beyond it."""
+    """Return the settings of a repeated search: the time left, or some beyond the limit."""
     least_s = POLICY.late * settings.time_limit_s
     return replace(settings, time_limit_s=max(deadline - clock.now(), least_s))
 
 
 def _barred(prepared: Prepared, error: TakenError) -> Prepared:
-    """The model, with less to recompute and swap: first, nodes whose copies were taken are never
-    recomputed, and where nodes of its own were taken, as parts of what is now fused, nothing around
-    them is moved; then, nothing is recomputed that reads what was copied.
+    """Bar recomputes and swaps after ONNX Runtime's optimizers removed nodes.
+
+    The first time, nodes whose copies were removed are never recomputed, and nothing around removed
+    nodes of the model's own, now parts of fused nodes, is moved. The second time, no reader of a
+    copied tensor is recomputed.
 
     Raises:
         TakenError: all of this is so already.
@@ -158,11 +162,10 @@ def _search(
     kept: list[Planned] | None,
     ahead: WorkingAhead,
 ) -> TrialSearch:
-    """The search, once base orders are found and raced; each better plan is put into `kept`, if there is
-    such.
+    """Set a search up, with base orders found and raced; it puts each better plan into `kept`, if given.
 
     Args:
-        course: what is known of the base orders, which is added to.
+        course: knowledge of the base orders, which is extended.
     """
     start, orders_s = clock.now(), 0.1 * settings.time_limit_s
     if not course.orders:
@@ -195,7 +198,7 @@ def _search(
 
 
 def _accepted(search: TrialSearch) -> Planned:
-    """The plan that a search came to, or the one with the least peak.
+    """Return the plan that a search accepted, or the one with the least peak.
 
     Raises:
         InfeasibleBudgetError: neither is within the budget.
@@ -207,7 +210,7 @@ def _accepted(search: TrialSearch) -> Planned:
     if planned is not None and planned.holds:
         return planned
     assert search.least is not None
-    # where live bytes fit, a plan is near: the one that an error would name is searched for as ever
+    # live bytes that fit have a plan nearby: search as for the plan that an error names
     is_late = clock.now() > search.deadline and planned is None
     found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
     held_bytes = search.least_held_bytes
@@ -223,8 +226,7 @@ def _race(
     patience: Patience,
     helper: Beside | None,
 ) -> dict[BaseOrder, Solved | None]:
-    """Orders in which something may fit, the most promising first, each with what a short search
-    found in it."""
+    """Return the orders in which a plan may fit, best first, each with a short search's result."""
     orders = sorted(forms, key=lambda base: base.name != OWN)
     done = 0
 

@@ -1,4 +1,4 @@
-"""Short searches that compare ways to change a model before it is planned in earnest."""
+"""Short searches that compare changes to a model before it is planned in earnest."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from planner.search.state import SearchSettings
 
 
 def least_bytes(prepared: Prepared) -> int:
-    """What is smaller is not worth a node of its own, in bytes."""
+    """Return the size in bytes below which a tensor is not worth a node of its own."""
     return max(POLICY.least_bytes, int(POLICY.least_of_peak * prepared.baseline.peak_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class QuickSearch:
-    """A short search in one order: plain values, which another process can be given.
+    """A short search in one order, in plain values that can be sent to another process.
 
     Attributes:
-        views_us: that a step takes beside its schedule.
+        views_us: time of a step beside its schedule.
     """
 
     problem: Problem
@@ -35,8 +35,7 @@ class QuickSearch:
     views_us: float
 
     def time_us(self) -> float:
-        """Search, and return a step's time with the plan found, in microseconds; infinite where none is
-        found."""
+        """Search; return a step's time with the plan in microseconds, infinite without a plan."""
         found = solve(self.problem, self.settings).candidate
         return float("inf") if found is None else found.time_us + self.views_us
 
@@ -44,7 +43,7 @@ class QuickSearch:
 def quick_search(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, limit_s: float
 ) -> QuickSearch:
-    """A short search for a plan within the budget, in one order."""
+    """Set a short search for a plan within the budget up, in one order."""
     form = formulate_in(prepared, order, settings, settings.budget_bytes)
     search = SearchSettings(limit_s=limit_s, workers=settings.workers, thorough=False)
     return QuickSearch(form.problem, search, prepared.views_us)
@@ -53,18 +52,17 @@ def quick_search(
 def quick_us(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, limit_s: float
 ) -> float:
-    """Time of a step with the plan that a short search finds in one order, in microseconds; infinite
-    where it finds none."""
+    """Search briefly in one order; return a step's time in microseconds, infinite without a plan."""
     return quick_search(prepared, order, settings, limit_s).time_us()
 
 
 def found_there(_: None, search: QuickSearch) -> float:
-    """Its time, as a call to another process."""
+    """Run the search in another process and return its time."""
     return search.time_us()
 
 
 def between(tried: Iterable[int], best: int) -> list[int]:
-    """The numbers in the middle of the gaps beside the best of those tried, of the wider gap first."""
+    """Return the midpoints of the gaps on both sides of the best number tried, wider gap first."""
     known = sorted(tried)
     place = known.index(best)
     beside = list(itertools.pairwise(known))[max(0, place - 1) : place + 1]
@@ -73,10 +71,10 @@ def between(tried: Iterable[int], best: int) -> list[int]:
 
 
 def is_slow(prepared: Prepared, planned: Planned) -> bool:
-    """Whether another plan has enough to gain.
+    """Tell whether another plan has enough to gain.
 
     Args:
-        prepared: the model as it was.
+        prepared: the model without the lever.
     """
     if planned.solved.is_interrupted:
         return False

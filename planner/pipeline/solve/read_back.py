@@ -1,4 +1,4 @@
-"""The rewritten model: lowered, and analysed like any other: what ONNX Runtime will make of the file."""
+"""Lower a plan and analyse the rewritten model like any other, as ONNX Runtime will load it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBack:
-    """A rewritten model, whose `planned_order` is the order below, by name; its graph and order."""
+    """A rewritten model with its graph and order; its `planned_order` has the order's names."""
 
     rewritten: Rewritten
     graph: TrainingGraph
@@ -33,8 +33,10 @@ class ReadBack:
 def lowered(
     prepared: Prepared, form: Formulation, actions: Sequence[Action], *, order_target: str
 ) -> Rewritten:
-    """The rewritten model of a schedule, with the nodes pinned that ONNX Runtime would undo; see
-    `lowered_as`."""
+    """Return a schedule's rewritten model, with pins on the nodes that ONNX Runtime would undo.
+
+    See `lowered_as`.
+    """
     return lowered_as(
         lambda rewritten: rewritten, prepared, form, actions, order_target=order_target
     )
@@ -48,11 +50,12 @@ def lowered_as(
     *,
     order_target: str,
 ) -> T:
-    """What is read of a schedule's rewritten model, with the nodes pinned that ONNX Runtime would undo.
+    """Lower a schedule, pin the nodes that ONNX Runtime would undo, and return `read`'s result.
 
     Args:
-        read: at work while ONNX Runtime is asked; it may be told of models with too few pins first.
-        order_target: as for `read_back`.
+        read: analyses a rewritten model, while ONNX Runtime is asked; it may first get models with
+            too few pins.
+        order_target: see `read_back`.
 
     Raises:
         TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
@@ -81,7 +84,7 @@ def lowered_as(
 
 
 def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) -> ReadBack:
-    """Graph and order of a rewritten model.
+    """Return a rewritten model with its graph and order.
 
     Args:
         order_target: "default" or "priority": the session option that the file is written for.
@@ -89,7 +92,7 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
     Raises:
         AssertionError: ONNX Runtime would run it in another order than the planned one.
     """
-    # what inference would find: tests/lower/test_types.py
+    # equals the result of type inference: tests/lower/test_types.py
     types = checked_types(rewritten.model, {**prepared.types, **rewritten.types})
     placement = _placement(prepared.placement, rewritten)
     unsized = unsized_copies(prepared.graph, rewritten.model, types, rewritten.like)
@@ -103,7 +106,7 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
 
 
 def _placement(original: Placement | None, rewritten: Rewritten) -> Placement | None:
-    """Where the rewritten model's nodes run: nothing that runs on the CPU is run again."""
+    """Return the placement of the rewritten model's nodes: no node on the CPU is recomputed."""
     if original is None:
         return None
     return replace(original, on_cpu=original.on_cpu | rewritten.on_cpu)
@@ -112,8 +115,10 @@ def _placement(original: Placement | None, rewritten: Rewritten) -> Placement | 
 def _with_categories(
     graph: TrainingGraph, original: TrainingGraph, like: Mapping[str, str]
 ) -> TrainingGraph:
-    """The graph, its tensors of the categories of the original's: where a copy is read says nothing
-    of what it is."""
+    """Return the graph with the categories of the original's tensors.
+
+    The readers of a copy do not determine its category.
+    """
     known = {t.name: t.category for t in original.tensors}
     tensors = list(graph.tensors)
     for t in graph.tensors:

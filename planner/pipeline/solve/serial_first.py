@@ -1,8 +1,8 @@
-"""Solving with copies that run beside the operations, no worse than with copies that do not.
+"""Solve with copies beside the operations, no worse than with copies between them.
 
 A schedule takes no more time with its copies beside the operations than with them in between. The
-search of serial copies has engines that the other lacks (`planner.portfolio.solve`), so its plan is
-looked for first, and the search with overlap begins from it.
+search with serial copies has engines that the other lacks (`planner.portfolio.solve`): its plan
+comes first, and the search with overlap starts from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.simulate.simulate import candidate_of
 
 
 def search_for(problem: Problem) -> Callable[..., Solved]:
-    """What solves a problem: `planner.portfolio.solve.solve`, or `solve` where copies overlap."""
+    """Return the solver for a problem: `solve` if copies overlap, else the portfolio's."""
     return solve if problem.overlap and problem.allow_swap else solver.solve
 
 
@@ -30,7 +30,7 @@ def solve(
     start: Solved | None = None,
     progress: solver.Progress | None = None,
 ) -> Solved:
-    """`planner.portfolio.solve.solve`, for a problem with overlap from the best serial plan found.
+    """Solve a problem with overlap, starting from the best serial plan found.
 
     Args:
         settings: of both searches together.
@@ -47,7 +47,7 @@ def solve(
 
 
 def _better(problem: Problem, start: Solved | None, serial: Solved) -> Solved | None:
-    """The plan that takes less time with overlap; what was proved of serial copies is left behind."""
+    """Return the plan that takes less time with overlap; bounds proved for serial copies are dropped."""
     if serial.candidate is None:
         return start
     again = candidate_of(problem, serial.candidate.actions)

@@ -1,4 +1,4 @@
-"""Which capacity to solve for next, and in which base order: the one that promises the least time."""
+"""Choice of the next capacity and base order to solve: the one that promises the least time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from planner.pipeline.solve.policy import POLICY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A base order, and a capacity that was not solved for in it.
+    """A base order, and a capacity not yet solved in it.
 
     Attributes:
-        step: of `POLICY.capacities`.
-        added_us: what a plan is expected to add to the time of the operations; None where nothing
-            is known.
-        is_judged: it is known how the arena breaks up in this order.
+        step: index into `POLICY.capacities`.
+        added_us: the time that a plan is expected to add to the operations; None if unknown.
+        is_judged: the arena's fragmentation in this order is known.
     """
 
     base: BaseOrder
@@ -25,10 +24,10 @@ class Trial:
     is_judged: bool = False
 
     def expected_us(self, *, left: float) -> float:
-        """What is expected of it, what pins its order included.
+        """Return the expected added time, including the order's pins.
 
         Args:
-            left: share of what a plan of the race added that a search leaves of it.
+            left: share of the time added by the race's plan that remains after a search.
         """
         if self.added_us is None:
             return 0.0
@@ -37,13 +36,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
-    """What came of a trial.
+    """The result of a trial.
 
     Attributes:
-        added_us: by the plan that was found, to the time of the operations.
+        added_us: the time that the plan found adds to the operations.
         peak_bytes: of that plan.
-        need: how many times the arena it needs.
-        over_bytes: by which the rewritten model is above the budget.
+        need: the arena that it needs, as a multiple of the budget's.
+        over_bytes: bytes by which the rewritten model exceeds the budget.
     """
 
     added_us: float
@@ -57,8 +56,8 @@ class Trials:
     """One trial for each base order that is still worth one.
 
     Attributes:
-        room: what a plan may take of the budget, in bytes.
-        put_off: those of the whole budget that were judged to break the arena up.
+        room: bytes of the budget that a plan may take.
+        put_off: trials at the whole budget whose order was judged to fragment the arena.
     """
 
     room: int
@@ -66,22 +65,22 @@ class Trials:
     put_off: list[Trial] = field(default_factory=list)
 
     def add(self, base: BaseOrder, added_us: float | None) -> None:
-        """An order in which the whole budget comes first.
+        """Add an order, starting at the whole budget.
 
         Args:
-            added_us: by a plan of the race; None where it found none.
+            added_us: the time added by a plan of the race; None if it found none.
         """
         self.open.append(Trial(base=base, step=0, added_us=added_us))
 
     def capacity_bytes(self, trial: Trial) -> int:
-        """What is solved for."""
+        """Return the capacity to solve for."""
         return int(self.room * POLICY.capacities[trial.step])
 
     def take(self, *, left: float, lowest: bool = False) -> Trial | None:
-        """The trial that is expected to add the least time, those last of which nothing is known.
+        """Remove and return the trial with the least expected added time; unknown ones come last.
 
         Args:
-            lowest: of those with the lowest capacity, which the arena has room for soonest.
+            lowest: choose the lowest capacity instead, for which the arena has room soonest.
         """
         if not self.open:
             return None
@@ -91,19 +90,20 @@ class Trials:
         return chosen
 
     def ranked(self, *, left: float) -> list[Trial]:
-        """The trials in the order in which they would be taken."""
+        """Return the trials in the order in which they would be taken."""
         return sorted(
             self.open,
             key=lambda trial: (trial.added_us is None, trial.expected_us(left=left)),
         )
 
     def judge(self, trial: Trial, need: float, added_us: float | None) -> None:
-        """Put a trial back, at a lower capacity where the arena breaks up in its order anyway; as it was,
-        it is put off.
+        """Return a trial to the list, at a lower capacity if the arena fragments in its order anyway.
+
+        The trial at the higher capacity is then put off.
 
         Args:
-            need: how many times the arena it needs in this order, as far as can be told.
-            added_us: what a rough plan adds; None where there is none.
+            need: estimated arena that it needs in this order, as a multiple of the budget's.
+            added_us: the time that a rough plan adds; None without one.
         """
         if need <= POLICY.mendable:
             self.open.append(replace(trial, added_us=added_us, is_judged=True))
@@ -115,12 +115,12 @@ class Trials:
     def restore(
         self, base: BaseOrder | None = None, *, most_us: float | None = None, left: float = 1.0
     ) -> None:
-        """Put back what was put off.
+        """Return trials that were put off to the list.
 
         Args:
-            base: in this order alone; None for all of them.
-            most_us: what is expected to add less than so much alone; None for all of it.
-            left: as for `Trial.expected_us`.
+            base: only in this order; None for all orders.
+            most_us: only trials expected to add less time; None for all.
+            left: see `Trial.expected_us`.
         """
         chosen = [
             trial
@@ -137,13 +137,13 @@ class Trials:
     def retry(self, trial: Trial, outcome: TrialOutcome, *, is_late: bool) -> None:
         """Add the next capacity to try in the order of a trial, if there is one.
 
-        A plan within a lower capacity as well would be found again there, so such a capacity is left
-        out, and so is what would leave the arena far too small for a plan like this one. What pins the
-        order takes about as many bytes in any order: where it is too much, there is less room in all, by
-        what this plan is over, and below this plan.
+        It skips capacities that the plan found also meets, because it would be found again there,
+        and capacities that would leave the arena far too small for a similar plan. Pins take about
+        as many bytes in any order: if they exceed the budget, the room shrinks by the excess, below
+        this plan.
 
         Args:
-            is_late: time is out: larger steps.
+            is_late: time is out: take larger steps.
         """
         tried = self.capacity_bytes(trial)
         if outcome.over_bytes:
@@ -157,8 +157,10 @@ class Trials:
         self._lower(trial, outcome.added_us, most, step=trial.step + 1 + is_late)
 
     def _lower(self, trial: Trial, added_us: float | None, most: int, *, step: int) -> None:
-        """Add the trial at the first capacity from `step` on that is no more than `most`, if there is
-        one. What a plan adds is taken to grow as the bytes do that it has to save."""
+        """Add the trial at the first capacity from `step` on that is at most `most`, if there is one.
+
+        The added time is assumed to be proportional to the bytes that a plan saves.
+        """
         capacities = [int(self.room * share) for share in POLICY.capacities]
         found = next(
             (i for i in range(step, len(POLICY.capacities)) if capacities[i] <= most), None

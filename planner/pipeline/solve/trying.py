@@ -1,4 +1,4 @@
-"""Solving, lowering and accepting, trial by trial, until what is left is not worth the wait."""
+"""Solve, lower and accept plans, trial by trial, until the rest is not worth the wait."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from planner.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan that was not lowered.
+    """A plan that is not lowered.
 
     Attributes:
-        is_cut: the search for it ended with its time, and might have found more.
+        is_cut: the search for it ran out of time, and might have found more.
     """
 
     base: BaseOrder
@@ -45,25 +45,25 @@ class _Found:
 
 @dataclass(slots=True, kw_only=True)
 class TrialSearch:
-    """Trials, from the one that promises most, until none is worth the wait.
+    """Runs trials, most promising first, until none is worth the wait.
 
     Attributes:
-        forms: the problem in each base order, with the whole budget for a capacity.
-        kept: where the best plan so far is put; None where nobody wants it.
-        raced: orders in which something may fit, each with what was found in it so far.
-        ahead: where the next trials are worked on while a plan is lowered.
+        forms: the problem in each base order, with the whole budget as capacity.
+        kept: receives the best plan so far; None if the caller does not want it.
+        raced: orders in which a plan may fit, each with the best result so far.
+        ahead: works on the next trials while a plan is lowered.
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
-        passed: the fastest plan that was not lowered since the arena has no room for it.
-        lowered: the order of the plan that was lowered last.
-        left: share of what a plan of the race added that a search leaves of it.
-        longest_s: no search takes longer.
-        late: how many trials began beyond the deadline.
-        is_cut: the search for the best plan so far ended with its time.
-        underrated: how many times as much of the arena lowered plans needed as was thought: what pins
-            an order takes a buffer for each node, which is a lot beside buffers as small.
-        least_held_bytes: about the least budget that some lowered plan would be held in; None where none
+        passed: the fastest plan that was not lowered because the arena has no room for it.
+        lowered: base order of the plan lowered last.
+        left: share of the time added by the race's plan that remains after a search.
+        longest_s: limit of each search, in seconds.
+        late: number of trials begun beyond the deadline.
+        is_cut: the search for the best plan so far ran out of time.
+        underrated: factor by which lowered plans needed more arena than estimated: pins take a
+            buffer each, which matters among equally small buffers.
+        least_held_bytes: estimate of the least budget that holds some lowered plan; None if none
             was lowered.
-        found: what the last search in each order found.
+        found: the last search's result in each order.
     """
 
     prepared: Prepared
@@ -92,11 +92,11 @@ class TrialSearch:
         self.trials = Trials(room=self.settings.budget_bytes)
 
     def solve_all(self) -> None:
-        """Solve, lower and accept, in the orders that were compared and at lower capacities; where
-        nothing may fit in any of them, in the one with the least bound all the same.
+        """Solve, lower and accept, in the orders of the race and at lower capacities.
 
-        Before there is a plan, an order in which the race found one is judged by that, and nothing where
-        it found none: a plan that the arena has no room for is better than none at all.
+        If nothing may fit in any order, solve in the one with the least bound. Before a plan is
+        accepted, an order is judged by the race's plan in it, and not at all if the race found
+        none: a plan without room in the arena is better than none.
         """
         trials = self.trials
         for base, solved in self.raced.items():
@@ -126,15 +126,17 @@ class TrialSearch:
             self._lower(self.passed)
 
     def promising(self, count: int) -> tuple[BaseOrder, ...]:
-        """So many base orders, the one whose plan was lowered last before those that did best in the
-        race."""
+        """Return `count` base orders: that of the plan lowered last, then the best ones of the race."""
         last = [self.lowered] if self.lowered is not None else []
         return tuple(dict.fromkeys([*last, *self.raced]))[:count]
 
     def _next(self) -> Trial | None:
-        """The trial that promises most. As long as there is no plan, what was put off comes before orders
-        in which the race found none, too; then, what promises a plan so much quicker that the arena need
-        have no room for it, or somewhat quicker where it has none for what is accepted."""
+        """Take the most promising trial.
+
+        Without an accepted plan, trials that were put off come before orders in which the race
+        found none. With one, trials return that promise a plan quick enough to do without room in
+        the arena, or somewhat quicker if the accepted plan has no room either.
+        """
         trials = self.trials
         if self.accepted is not None:
             slower = self._most_slower if self.accepted.has_room else POLICY.much_slower
@@ -145,8 +147,7 @@ class TrialSearch:
         return trials.take(left=self.left, lowest=self._is_pressed)
 
     def _gains(self, passed: _Found) -> bool:
-        """Whether a plan is so much faster than the accepted one, into whose arena neither fits, that it
-        is worth being lowered."""
+        """Tell whether a plan without room is fast enough, next to the accepted one, to be lowered."""
         assert self.accepted is not None and self.accepted.solved.candidate is not None
         assert passed.solved.candidate is not None
         gain_us = self.accepted.solved.candidate.time_us - passed.solved.candidate.time_us
@@ -154,13 +155,16 @@ class TrialSearch:
 
     @property
     def _most_slower(self) -> float:
-        """So many times as long a plan may take that the arena alone has room for: where that is what the
-        budget bounds, no other is one."""
+        """The factor by which a plan may be slower if only its arena has room.
+
+        It is infinite if the budget bounds the bytes held, because a plan without room is then no
+        plan.
+        """
         return float("inf") if self.settings.budget_of == "held" else POLICY.slower_with_room
 
     @property
     def _is_pressed(self) -> bool:
-        """Whether any plan that holds is wanted by now, whatever it costs."""
+        """Whether any plan that holds is wanted by now, at any cost."""
         if self.accepted is None or self.accepted.holds:
             return False
         return clock.now() > self.deadline - POLICY.pressed * self.settings.time_limit_s
@@ -170,10 +174,10 @@ class TrialSearch:
         return next(iter(self.forms.values())).problem.base_duration_us
 
     def _is_worth(self, trial: Trial, *, has_plan: bool) -> bool:
-        """Whether to wait for a trial.
+        """Tell whether a trial is worth the wait.
 
         Args:
-            has_plan: the one before found a plan, accepted or not.
+            has_plan: the trial before found a plan, accepted or not.
         """
         now = clock.now()
         if self.accepted is None or not self.accepted.holds:
@@ -189,9 +193,11 @@ class TrialSearch:
         return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
     def _judge(self, trial: Trial) -> None:
-        """Put a trial back, once it is known how the arena breaks up in its order: by what a rough plan
-        asks of it or, where there is none, by what the order does as it is. A rough plan far from its
-        bound says little of that: as long as nothing is accepted, the whole budget comes first."""
+        """Return a trial to the list with the arena's fragmentation in its order.
+
+        A rough plan's demands show it or, without one, the order's own. A rough plan far from its
+        bound shows little: as long as no plan is accepted, the whole budget then comes first.
+        """
         task = self._to_judge(trial.base)
         if task.rough is None:
             self.progress(f"comparing base orders: {trial.base.name}")
@@ -214,22 +220,24 @@ class TrialSearch:
         )
 
     def _added_us(self, solved: Solved | None) -> float | None:
-        """What a plan adds to the time of the operations; None where there is none."""
+        """Return the time that a plan adds to the operations; None without a plan."""
         if solved is None or solved.candidate is None:
             return None
         return solved.candidate.time_us - self._base_us
 
     def _try(self, trial: Trial) -> TrialOutcome | None:
-        """Solve one trial, and accept its plan if it is better; None where none was found. While that
-        is lowered, the next ones are worked on."""
+        """Solve one trial, and accept its plan if it is better; None if none was found.
+
+        The next trials are worked on while the plan is lowered.
+        """
         is_first = self.least is None
         begun = clock.now()
         capacity = self.trials.capacity_bytes(trial)
         self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
-        # before anything is kept, Ctrl-C must find the search here
+        # before any plan is kept, Ctrl-C must interrupt a search in this process
         solved = None if self.kept == [] else self.ahead.solved((trial.base, capacity))
         form = self._form(trial.base, capacity)
-        # what comes to little at a lower capacity leaves time for the whole budget
+        # a small gain at a lower capacity leaves time for the whole budget
         limits = self._limits(is_first=is_first and not trial.step)
         if solved is None:
             solved = search_for(form.problem)(
@@ -238,7 +246,7 @@ class TrialSearch:
                 start=self._start(trial.base, capacity),
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
-        if is_first:  # what ended early is good: no other gets much longer
+        if is_first:  # an early end means a good plan: no other search gets much longer
             self.longest_s = 2 * max(POLICY.least_search_s, clock.now() - begun)
         if solved.candidate is not None:
             self.found[trial.base] = solved
@@ -255,8 +263,10 @@ class TrialSearch:
         return outcome
 
     def _follow_up(self, found: _Found, trial: Trial, *, is_first: bool) -> TrialOutcome | None:
-        """What one search means for the next ones; its plan is accepted if it is better. None where none
-        was found."""
+        """Update the search with a result, and accept its plan if it is better.
+
+        Returns None if there is no plan.
+        """
         solved = found.solved
         if self.least is None or solved.least.peak_bytes < self.least.candidate.peak_bytes:
             self.least = LeastPlan(found.base, found.form, solved.least)
@@ -269,8 +279,10 @@ class TrialSearch:
         return self._weigh(found)
 
     def _look_ahead(self) -> None:
-        """Have what comes next worked on, unless a plan is accepted that is better: the next trial, and
-        how the arena breaks up in those behind it."""
+        """Start work on the next trial, and on the fragmentation in the orders of later ones.
+
+        The next trial is left out if it is not worth the wait beside the accepted plan.
+        """
         expected: list[tuple[Hashable, ToSolve | ToJudge]] = []
         for trial in self.trials.ranked(left=self.left)[: POLICY.ahead]:
             if not trial.is_judged:
@@ -286,19 +298,19 @@ class TrialSearch:
         self.ahead.expect(expected)
 
     def _start(self, base: BaseOrder, capacity: int) -> Solved | None:
-        """What a search begins from: what the last one in this order found, with more of the budget."""
+        """Return the start of a search: the race's plan, or the last result with more budget."""
         if capacity == self.settings.budget_bytes:
             return self.raced.get(base)
         return self.found.get(base)
 
     def _form(self, base: BaseOrder, capacity: int) -> Formulation:
-        """The problem of a trial."""
+        """Return the problem of a trial."""
         if capacity == self.settings.budget_bytes:
             return self.forms[base]
         return formulate_in(self.prepared, base.order, self.settings, capacity)
 
     def _limits(self, *, is_first: bool) -> SearchSettings:
-        """What one search may take of the time that is left."""
+        """Return the limits of one search, within the time left."""
         left_s = self.deadline - clock.now()
         share_s = min(
             self.longest_s,
@@ -311,8 +323,11 @@ class TrialSearch:
         )
 
     def _weigh(self, found: _Found) -> TrialOutcome:
-        """Take a plan, lowered, where it is better than what is accepted so far. One that the arena has
-        no room for in any order, as far as can be told, is not lowered as long as there is another."""
+        """Lower a plan, and accept it if it beats the accepted one.
+
+        A plan for which the arena probably has no room in any order is not lowered as long as
+        another is accepted.
+        """
         candidate = found.solved.candidate
         assert candidate is not None
         if candidate.time_us > self.settings.most_us:
@@ -346,8 +361,7 @@ class TrialSearch:
         )
 
     def _lower(self, found: _Found) -> TrialOutcome:
-        """Lower a plan, put it into an order that the arena has room for, and take it where it is better
-        than what is accepted so far."""
+        """Lower a plan, reorder it to fit the arena, and accept it if it beats the accepted one."""
         settings, need = self.settings, 1.0
         self.lowered = found.base
         candidate = found.solved.candidate
@@ -356,7 +370,7 @@ class TrialSearch:
             self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
         )
         if over := planned.over_bytes:
-            # what pins its order takes a few bytes, and so do whole pages
+            # pins and whole pages take a few bytes
             self._was_over(settings.budget_bytes + over)
             return self._outcome(candidate, over_bytes=over)
         if not planned.has_room:
@@ -371,7 +385,7 @@ class TrialSearch:
         return self._outcome(candidate, need=need)
 
     def _was_over(self, held_bytes: int) -> None:
-        """A plan would be held in so many bytes, or about that."""
+        """Record an estimate of the budget that would hold a plan."""
         self.least_held_bytes = min(held_bytes, self.least_held_bytes or held_bytes)
 
     def _take(self, planned: Planned, *, is_cut: bool) -> None:
@@ -382,7 +396,7 @@ class TrialSearch:
                 self.kept[:] = [planned]
 
     def _refine(self, accepted: Planned) -> None:
-        """Search on in the time left: the plan may come of a short search at a lower capacity."""
+        """Search on in the time left: the plan may come from a short search at a lower capacity."""
         left_s = self.deadline - clock.now()
         problem = accepted.formulation.problem
         candidate = accepted.solved.candidate
@@ -403,14 +417,17 @@ class TrialSearch:
 
 
 def _is_far(rough: Solved | None) -> bool:
-    """Whether a search will come to a much better plan than a rough one."""
+    """Tell whether a search will find a much better plan than the rough one."""
     if rough is None or rough.candidate is None:
         return False
     return rough.candidate.time_us > (1 + POLICY.far) * rough.bound_us
 
 
 def _could_beat(accepted: Planned, found: _Found, most_slower: float) -> bool:
-    """A plan whose arena fits is only beaten by a faster one, and no plan by a much slower one."""
+    """Tell whether a plan could beat the accepted one once its arena's room is known.
+
+    Only a faster plan beats one whose arena fits, and a much slower plan beats none.
+    """
     assert found.solved.candidate is not None
     time_us = found.solved.candidate.time_us + found.base.pins_us
     ratio = time_us / (accepted.time_us + accepted.base.pins_us)

@@ -1,6 +1,4 @@
-"""What a search for a plan asks of a process beside it: trials that are expected to come next, judged and
-solved while this one lowers a plan.
-"""
+"""Work ahead in a second process: judge and solve the next trials while this process lowers a plan."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from planner.search.state import SearchSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToSolve:
-    """One search: plain values, which another process can be given."""
+    """A search, in plain values that can be sent to another process."""
 
     problem: Problem
     settings: SearchSettings
@@ -29,12 +27,12 @@ class ToSolve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToJudge:
-    """A base order of which is to be known how the arena breaks up in it.
+    """A base order in which to judge the arena's fragmentation.
 
     Attributes:
-        problem: in that order, with the whole budget for a capacity.
-        own_memory: of the target: memory of a device that lies in pieces is lost.
-        rough: a plan in it; None where one is to be looked for, for `time_limit_s`.
+        problem: in that order, with the whole budget as capacity.
+        own_memory: of the target: fragmented memory of a device is lost.
+        rough: a plan in it; None to search for one within `time_limit_s`.
     """
 
     problem: Problem
@@ -45,10 +43,10 @@ class ToJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a rough plan tells.
+    """The judgement of a base order, from a rough plan.
 
     Attributes:
-        need: how many times the arena of the budget it needs; None where there is no plan.
+        need: arena that it needs, as a multiple of the budget's; None without a plan.
     """
 
     rough: Solved
@@ -56,7 +54,7 @@ class Judged:
 
 
 def judged(task: ToJudge) -> Judged:
-    """Make a rough plan, if there is none, and see what it asks of the arena."""
+    """Make a rough plan if there is none, and compute its need of the arena."""
     rough = task.rough or rough_plan(task.problem, task.time_limit_s)
     if rough.candidate is None:
         return Judged(rough=rough, need=None)
@@ -66,17 +64,17 @@ def judged(task: ToJudge) -> Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A question, and its answer to come."""
+    """A task, and its pending result."""
 
     task: ToSolve | ToJudge
     answer: Future[Solved | Judged]
 
 
 class WorkingAhead:
-    """Answers to questions that are expected to be asked soon.
+    """Results of tasks that will probably be asked for soon.
 
     Args:
-        process: where they are looked for, one after the other; None where nothing is done ahead.
+        process: works on them one after the other; None if nothing is done ahead.
     """
 
     def __init__(self, process: Beside | None) -> None:
@@ -84,7 +82,7 @@ class WorkingAhead:
         self._begun: dict[Hashable, _Begun] = {}
 
     def expect(self, tasks: Sequence[tuple[Hashable, ToSolve | ToJudge]]) -> None:
-        """Have these worked on in their order, in place of what was expected before and not begun yet."""
+        """Start these tasks in their order, and drop earlier tasks that have not begun."""
         if self.process is None:
             return
         self._begun = {key: b for key, b in self._begun.items() if not b.answer.cancel()}
@@ -93,14 +91,16 @@ class WorkingAhead:
                 self._begun[key] = _Begun(task, self.process.begin(_answer_there, task))
 
     def solved(self, key: Hashable) -> Solved | None:
-        """The answer to a `ToSolve`, waited for; None if it was not begun, or its process was ended."""
+        """Wait for the result of a `ToSolve`; None if it was not begun, or its process ended."""
         found = self._answer(key)
         assert not isinstance(found, Judged)
         return found
 
     def judged(self, key: Hashable) -> Judged | None:
-        """The same for a `ToJudge`. While it is worked on there, what is to be judged after it is judged
-        here, the last of it first."""
+        """Wait for the result of a `ToJudge`; None if it was not begun, or its process ended.
+
+        Meanwhile, judge later orders in this process, the last one first.
+        """
         begun = self._begun.get(key)
         while begun is not None and begun.answer.running() and self._judges_another():
             pass
@@ -109,14 +109,14 @@ class WorkingAhead:
         return found
 
     def end(self) -> None:
-        """Give up what is still being done: nobody will ask for it."""
+        """Give up all pending tasks."""
         for begun in reversed(self._begun.values()):
             assert self.process is not None
             self.process.give_up(begun.answer)
         self._begun = {}
 
     def _judges_another(self) -> bool:
-        """Judge here the last of what is to be judged there and waits for its turn; whether any does."""
+        """Judge here the last waiting `ToJudge`; tell whether there was one."""
         for key, begun in reversed(self._begun.items()):
             if isinstance(begun.task, ToJudge) and begun.answer.cancel():
                 here: Future[Solved | Judged] = Future()
@@ -131,16 +131,16 @@ class WorkingAhead:
 
 
 def may_work_ahead(workers: int | None) -> bool:
-    """Whether there is a core for it.
+    """Tell whether there is a spare core.
 
     Args:
-        workers: threads that a search may have; None for one on each core.
+        workers: threads that a search may use; None for one per core.
     """
     return (workers or os.cpu_count() or 1) > 1
 
 
 def _answer_there(_: None, task: ToSolve | ToJudge) -> Solved | Judged:
-    """An answer, as a call to another process."""
+    """Compute a result in another process."""
     if isinstance(task, ToJudge):
         return judged(task)
     return search_for(task.problem)(task.problem, task.settings, start=task.start)

@@ -1,1 +1,1 @@
-"""Which graph a target runs, and where: blocked layouts, devices, one file for all of them."""
+"""The graph that a target runs, and its placement: blocked layouts, devices, one file for all."""

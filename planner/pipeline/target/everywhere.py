@@ -1,9 +1,10 @@
 """One file for every target: `--device any`.
 
-Such a file exists where every target runs the same nodes, and none leaves one to the CPU: a border
-between them would be a copy that another target must not have. Then swaps are copies everywhere, anchors
-are operators that all of them have, and the order is pinned against the optimizers of each. Targets that
-are here are asked; of the others their list of kernels is believed, and the plan says so.
+Such a file exists if every target runs the same nodes and none leaves one to the CPU: a border
+between CPU and device would add a copy that another target must not have. Swaps are then copies on
+every target, anchors are operators that all targets have, and the order is pinned against the
+optimizers of each. Targets that are installed here are asked; for the others their list of kernels
+is trusted, and the plan says so.
 
 Networks whose loss has an operator that WebGPU lacks (`LogSoftmax`, say) have no such file.
 """
@@ -26,12 +27,14 @@ from planner.targets import ANY, Target, devices
 from planner.targets.backend import backend_of
 
 NOWHERE = Placement(on_cpu=frozenset())
-"""No node of the file runs on the CPU of a device; no kernel is taken to write in place."""
+"""Placement for every target: no node runs on the CPU, and no kernel is assumed to write in place."""
 
 
 def devices_here(target: Target) -> tuple[Target, ...]:
-    """The targets with a memory of their own that a file for `target` is made for and that can run it
-    here, besides `target` itself; the provider that is installed but sees no device is not one."""
+    """Return the targets with their own memory that a file for `target` can run on here.
+
+    `target` itself is left out, and so is a provider that is installed but sees no device.
+    """
     if not target.everywhere:
         return ()
     found: list[Target] = []
@@ -49,14 +52,14 @@ def devices_here(target: Target) -> tuple[Target, ...]:
 def check_everywhere(
     model: ir.Model, types: Mapping[str, ValueType]
 ) -> tuple[Placement, tuple[str, ...]]:
-    """Where the nodes of a file for every target run, and what to say of that.
+    """Return the placement of a file for every target, and notes on it.
 
     Args:
-        model: as the CPU's optimizers leave it.
+        model: the CPU's optimizers' result.
         types: of its values.
 
     Raises:
-        ModelError: there is no such file, by the first node that stands in the way.
+        ModelError: some target does not run all nodes on its device; it names the first such node.
     """
     here = devices_here(ANY)
     notes: list[str] = []
@@ -76,7 +79,7 @@ def check_everywhere(
 
 
 def _asked(model: ir.Model, target: Target) -> dict[str, bool]:
-    """For each node, whether the target's session keeps it, on the device."""
+    """Ask the target's session, for each node, whether it keeps the node, on the device."""
     with temporary_folder() as folder:
         source = folder / "model.onnx"
         ir.save(without_large_initializers(model), source)

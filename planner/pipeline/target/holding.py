@@ -1,10 +1,10 @@
-"""Which graph is planned where ONNX Runtime's optimizers change their own result once more.
+"""Choice of the planned graph if a second pass of ONNX Runtime's optimizers changes the first's result.
 
-A session of the file runs what the first pass over it leaves (`Normalized.first`). A rewritten model
-goes through the optimizers again, so that by default what no pass changes any more is planned. Where
-later passes fuse nodes, that computes other last bits than a session of the file. The first pass's graph
-is planned then, if it can be held: pinned as rewritten models are
-(`planner.runtime.optimizers.fusion_pins`), it comes out of the optimizers as it went in.
+A session of the file runs the result of the first pass (`Normalized.first`). A rewritten model goes
+through the optimizers again; by default planner therefore plans on the graph that no further pass
+changes. If later passes fuse nodes, that graph computes other last bits than a session of the file.
+The first pass's graph is then planned, provided that it is stable: pinned as rewritten models are
+(`planner.runtime.optimizers.fusion_pins`), it must leave the optimizers unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 
 
 def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -> bool:
-    """Whether the graph of the first pass survives the optimizers, written as a plan would be.
+    """Tell whether the first pass's graph, written as a plan would be, survives the optimizers.
 
     Args:
         types: of the values of `first`.

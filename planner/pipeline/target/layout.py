@@ -1,8 +1,8 @@
-"""Which graph is planned where a session of default options stores images in blocks of channels.
+"""Choice of the planned graph if a default session stores images in blocks of channels.
 
-See `planner.runtime.optimizers.blocked`. On the CPU, pools whose bits do not depend on the layout stay
-in the plain one; what else is laid out anew is planned as it is laid out, on the graph of the level
-ALL. One file for every target (`--device any`) has plain pools alone, and no convolution with constant
+See `planner.runtime.optimizers.blocked`. On the CPU, pools whose bits do not depend on the layout
+stay in the plain one; other nodes are planned in their new layout, on the graph of the level ALL.
+One file for every target (`--device any`) has plain pools alone, and no convolution with constant
 weights.
 """
 
@@ -14,12 +14,12 @@ from planner.targets import Target
 
 
 def is_planned_blocked(layout: Layout, target: Target) -> bool:
-    """Whether the graph is planned as the level ALL lays it out."""
+    """Tell whether the graph is planned in the layout of the level ALL."""
     return bool(layout.nodes) and not layout.same_bits and not target.everywhere
 
 
 def check_layout(layout: Layout, target: Target) -> None:
-    """Raise ModelError where one file cannot run as planned on every target."""
+    """Raise ModelError if one file cannot run as planned on every target."""
     if target.everywhere and layout.has_weights:
         first, count = layout.nodes[0], len(layout.nodes)
         rest = f" and {count - 1} more" if count > 1 else ""
@@ -30,7 +30,7 @@ def check_layout(layout: Layout, target: Target) -> None:
 
 
 def layout_notes(layout: Layout, target: Target) -> tuple[str, ...]:
-    """What to say of the layout in every report."""
+    """Return notes on the layout, for every report."""
     count = len(layout.nodes)
     if not count:
         return ()

@@ -1,8 +1,8 @@
-"""The graph that a target runs, and where it runs each node.
+"""The graph that a target runs, and the placement of its nodes.
 
-ONNX Runtime decides both when a session is created. Where the target's provider is installed, it is
-asked. Where it is not, the graph is taken as it is, placed by the provider's list of kernels
-(`planner.runtime.device.predict.assumed`), and the plan says that this is an assumption.
+ONNX Runtime decides both when it creates a session. If the target's provider is installed, planner
+asks it. Otherwise planner takes the graph as it is and places it by the provider's list of kernels
+(`planner.runtime.device.predict.assumed`); the plan says that this is an assumption.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ ASSUMED = (
 
 
 def is_assumed(target: Target) -> bool:
-    """Whether the target's placement can only be assumed here."""
+    """Tell whether the target's placement must be assumed here."""
     return target.own_memory and not backend_of(target).is_installed()
 
 
 def check_can_run(target: Target) -> None:
-    """Raise UsageError where models cannot be run on the target, with both ways out."""
+    """Raise UsageError, with both ways out, if models cannot run on the target here."""
     if is_assumed(target):
         raise UsageError(
             f"{backend_of(target).why_missing()}; or plan without running, with --no-verify"
@@ -59,12 +59,12 @@ def placed(
     passes: int,
     written: Written | None = None,
 ) -> tuple[Normalized, tuple[str, ...]]:
-    """The graph as the provider runs it, placed, and what to say of that.
+    """Return the graph as the provider runs it, placed, and notes on it.
 
     Args:
-        level: of the optimizations; passes: how often they are repeated at most.
-        written: gives what a session of the model writes of the optimized graph. Where there is one,
-            what is found may be what the first pass leaves: see `Normalized.confirmed`.
+        level: of the optimizations; passes: their repetitions at most.
+        written: returns the optimized graph that a session of the model writes. The result may then
+            be that of the first pass: see `Normalized.confirmed`.
 
     Raises:
         UsageError: the provider is installed and sees no device.
@@ -81,7 +81,7 @@ def placed(
 def assumed(
     loaded: LoadedModel, target: Target, types: Mapping[str, ValueType]
 ) -> tuple[Normalized, tuple[str, ...]]:
-    """The graph as it is, placed by the provider's list of kernels, and what to say of that.
+    """Place the graph as it is by the provider's list of kernels; return it and notes.
 
     Args:
         types: of the values of `loaded.model`.
@@ -114,7 +114,7 @@ def _notes(target: Target, found: Normalized, how: str) -> tuple[str, ...]:
 
 
 def typed(model: ir.Model, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
-    """`types`, with those of the copies that `model` has beside them: what is copied stays as it is."""
+    """Return `types` with those of the copies in `model`: a copy has its source's type."""
     found = dict(types)
     for node in copies_of(model):
         source, made = node.inputs[0], node.outputs[0]

@@ -1,6 +1,6 @@
-"""The target as one model needs it, and which target a file was written for.
+"""Adapt a target to a model, and check which target a file was written for.
 
-planner's own files say in their metadata what they were written for, and with which provider options.
+The metadata of planner's own files names their target and its provider options.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from planner.targets.keys import OPTIONS_KEY, TARGET_KEY
 
 
 def fit_target(target: Target, model: ir.Model) -> Target:
-    """The target with the provider options that this model needs: nodes that it must leave alone.
+    """Return the target with the provider options that keep nodes on the CPU which the device cannot run.
 
     Raises:
-        ModelError: such a node has no name, by which alone it can be kept on the CPU.
+        ModelError: a node that must stay on the CPU has no name, which the provider option needs.
     """
     names: list[str] = []
     for node in model.graph:
@@ -41,12 +41,12 @@ def fit_target(target: Target, model: ir.Model) -> Target:
 
 
 def kept_on_cpu(target: Target) -> tuple[str, ...]:
-    """Names of the nodes that the target's options keep on the CPU."""
+    """Return the names of the nodes that the target's options keep on the CPU."""
     return tuple(name for name in target.options.get(target.keep_option, "").split("\n") if name)
 
 
 def target_metadata(target: Target) -> dict[str, str]:
-    """What a file written for a target says of it."""
+    """Return the metadata of a file written for a target."""
     found = {TARGET_KEY: target.name}
     if target.options:
         found[OPTIONS_KEY] = json.dumps(dict(target.options))
@@ -54,7 +54,10 @@ def target_metadata(target: Target) -> dict[str, str]:
 
 
 def check_place(model: ir.Model, target: Target) -> None:
-    """Raise ModelError where graphs within nodes would run on a device: they are planned on the CPU."""
+    """Raise ModelError if a node with bodies would run on a device.
+
+    Bodies are planned on the CPU only.
+    """
     node = next((n for n in model.graph if has_bodies(n)), None)
     if node is not None and not target.is_host:
         raise ModelError(
@@ -64,11 +67,14 @@ def check_place(model: ir.Model, target: Target) -> None:
 
 
 def check_target(model: ir.Model, path: Path, target: Target) -> None:
-    """Raise ModelError where planner wrote a model for another target, UsageError where it wrote it for
-    another kind of processor.
+    """Raise an error if planner wrote a model for another target or another kind of processor.
 
-    Its copies and anchors are made for where that target runs each node. On another, ONNX Runtime
-    would copy tensors that nobody planned to copy, or would not load the file.
+    The copies and anchors in the file fit the placement on its own target. On another, ONNX Runtime
+    would add unplanned copies of tensors, or would not load the file.
+
+    Raises:
+        ModelError: the file is for another target.
+        UsageError: the file is for another kind of processor.
     """
     written_for = model.metadata_props.get(TARGET_KEY, target.name)
     if written_for not in TARGETS:

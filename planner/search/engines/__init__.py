@@ -1,1 +1,1 @@
-"""The heuristics as engines: each finds plans in one way, from a search state, until it is stopped."""
+"""The heuristics as engines: each finds plans from a search state in its own way."""

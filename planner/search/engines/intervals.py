@@ -1,4 +1,4 @@
-"""The integer programs by stretches, beside the search."""
+"""The integer programs over intervals, beside the search."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from planner.search.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalPrograms:
-    """Starts the programs on a thread: they go on beside the engines that follow, until the search is
-    over."""
+    """Starts the programs on a thread: they run beside the later engines, until the search is over."""
 
     name: ClassVar[str] = interval_search.NAME
 
     def supports(self, problem: Problem) -> bool:
-        """Where nothing runs beside the operations; they cover no copies at all."""
+        """Tell whether the programs cover the problem: no overlap, and no copies at all."""
         return IntervalSearch.covers(problem)
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Begin around the instants of the LP."""
+        """Start the programs around the instants of the LP."""
         if not state.is_settled and state.intervals is None:
             state.intervals = IntervalSearch(state.problem, state.instants)
             state.intervals.run_beside(state.began + state.settings.limit_s)
@@ -32,16 +31,15 @@ class IntervalPrograms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitPrograms:
-    """Waits for the programs beside for a while: what they find is better than what would be found
-    meanwhile."""
+    """Waits a while for the programs, whose plans are better than those found meanwhile."""
 
     name: ClassVar[str] = "await-programs"
 
     def supports(self, problem: Problem) -> bool:
-        """Where there are any."""
+        """Tell whether the programs cover the problem."""
         return IntervalSearch.covers(problem)
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Take what is found until `stop`."""
+        """Take the programs' results until `stop`."""
         if state.intervals is not None:
             state.intervals.wait(state, stop)

@@ -14,16 +14,16 @@ from planner.search.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refine:
-    """Take decisions of the best plan back, and change single ones, while that helps."""
+    """Undoes decisions of the best plan, and changes single ones, while that helps."""
 
     name: ClassVar[str] = "refine"
 
     def supports(self, problem: Problem) -> bool:
-        """Always."""
+        """Return True: every problem."""
         return True
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the refined plan, as what found the plan."""
+        """Offer the refined plan, under the name of the engine that found the plan."""
         if state.best is not None and not state.is_settled and stop.left_s > 0:
             improver = Improver(state.evaluator, stop)
             state.offer(improver.polish(improver.prune(state.best)), state.engine)
@@ -34,8 +34,9 @@ class Anneal:
     """Simulated annealing from the best plan.
 
     Attributes:
-        replayed_ops_per_s: what the compiled replay does on a slow core: sets how long it takes.
-        min_iterations: fewer find nothing.
+        replayed_ops_per_s: speed of the compiled replay on a slow core; determines the number of
+            iterations.
+        min_iterations: fewer iterations find nothing.
     """
 
     name: ClassVar[str] = "anneal"
@@ -43,7 +44,7 @@ class Anneal:
     min_iterations: int = 1000
 
     def supports(self, problem: Problem) -> bool:
-        """Always."""
+        """Return True: every problem."""
         return True
 
     def run(self, state: SearchState, stop: Stop) -> None:

@@ -13,13 +13,13 @@ from planner.search.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LpRounding:
-    """The cutting loop on the problem as it is: the one that proves.
+    """The cutting loop on the whole problem; it also proves bounds.
 
     Attributes:
-        max_instants: after which it ends.
-        program_share: of the search's time, for each integer program over the same instants.
-        program_max_ops: on larger problems there are none: setting one up has no time limit.
-        give_up_gap: it ends after the first instant if the best plan is farther than that from its
+        max_instants: number of instants at which it ends.
+        program_share: share of the search's time for each integer program over the same instants.
+        program_max_ops: larger problems get none: setting one up has no time limit.
+        give_up_gap: it ends after the first instant if the best plan is farther than this from its
             bound: rounding does badly on irregular graphs.
     """
 
@@ -30,11 +30,11 @@ class LpRounding:
     give_up_gap: float = float("inf")
 
     def supports(self, problem: Problem) -> bool:
-        """Always."""
+        """Return True: every problem."""
         return True
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer plans and bounds; leave the instants in the state."""
+        """Offer plans and bounds; store the instants in the state."""
         has_programs = len(state.problem.ops) <= self.program_max_ops
         loop = CuttingLoop(
             max_instants=self.max_instants,

@@ -1,4 +1,4 @@
-"""What a careful engineer would try first: the floor under every other engine."""
+"""Simple engines, as a careful engineer would try first: the floor under every other engine."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from planner.search.state import SearchState, new_state
 from planner.search.stop import Stop
 
 _PRUNED = 200
-"""Operations up to which a greedy plan is pruned: it takes a moment there."""
+"""Number of operations up to which a greedy plan is pruned, which is quick there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greedy:
-    """From the base order, drop or swap what is cheapest per byte until the plan fits.
+    """From the base order, drops or swaps the tensors that are cheapest per byte until the plan fits.
 
     Attributes:
-        max_slowdown: a plan that takes so many times the base order's time is given up.
+        max_slowdown: a plan is given up if it takes this multiple of the base order's time.
     """
 
     name: ClassVar[str] = "greedy"
     max_slowdown: float = float("inf")
 
     def supports(self, problem: Problem) -> bool:
-        """Always."""
+        """Return True: every problem."""
         return True
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the repaired base order, and in a small graph without what it turned out not to need."""
+        """Offer the repaired base order; in a small graph, also without its needless decisions."""
         most_us = self.max_slowdown * state.problem.base_duration_us
         improver = Improver(state.evaluator, stop)
         repaired = improver.repair(state.evaluator.base, most_us=most_us)
@@ -46,32 +46,32 @@ class Greedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapByDistance:
-    """Swap the tensors that wait longest, as many as are needed."""
+    """Swaps the tensors that wait longest, as many as needed."""
 
     name: ClassVar[str] = "swap-by-distance"
 
     def supports(self, problem: Problem) -> bool:
-        """Where tensors may be copied."""
+        """Tell whether tensors may be copied."""
         return problem.allow_swap
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the plans for several numbers of tensors, repaired."""
+        """Offer the repaired plans for several numbers of tensors."""
         excess = state.evaluator.base.peak_bytes - state.problem.capacity_bytes
         _offer_repaired(state, stop, distance_plans(state.problem, _fullest(state), excess))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneLever:
-    """Plans that only swap and plans that only recompute are plans too, and are found sooner."""
+    """Plans with one lever only; they are plans of the problem too, and are found sooner."""
 
     name: ClassVar[str] = "one-lever"
 
     def supports(self, problem: Problem) -> bool:
-        """Where both levers are allowed."""
+        """Tell whether both levers are allowed."""
         return problem.allow_recompute and problem.allow_swap
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the greedy plan and that of the LP of one instant, for each lever alone."""
+        """Offer the greedy plan, and that of the LP with one instant, for each lever alone."""
         problem = state.problem
         for only in (problem.without_swaps(), replace(problem, allow_recompute=False)):
             part = new_state(only, state.settings)

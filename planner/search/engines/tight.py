@@ -1,4 +1,4 @@
-"""Plans for little memory, whatever their time: for when nothing fits yet."""
+"""Plans for little memory, whatever their time: used when nothing fits yet."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from planner.simulate.simulate import candidate_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EverythingSwapped:
-    """Copy each tensor out once it is made, and in for every use."""
+    """Copies each tensor out once it is made, and in for every use."""
 
     name: ClassVar[str] = "everything-swapped"
 
     def supports(self, problem: Problem) -> bool:
-        """Where tensors may be copied."""
+        """Tell whether tensors may be copied."""
         return problem.allow_swap
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer that plan."""
+        """Offer the plan."""
         state.offer(state.evaluator.evaluate(everything_swapped(state.problem)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Run the base order in the capacity, and drop what is in the way."""
+    """Runs the base order within the capacity, and drops tensors that are in the way."""
 
     name: ClassVar[str] = "eviction"
 
     def supports(self, problem: Problem) -> bool:
-        """Where nothing may be copied: there, everything swapped takes less memory."""
+        """Tell whether copies are forbidden; with them, swapping everything takes less memory."""
         return not problem.allow_swap
 
     def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the plan of each policy."""
+        """Offer each policy's plan."""
         evicting = Eviction(state.problem)
         for policy in EVICTION_POLICIES:
             deadline = clock.now() + stop.left_s
@@ -50,7 +50,7 @@ class Evict:
 
 
 def everything_swapped(problem: Problem) -> Decisions:
-    """Each tensor is copied out once it is made, and in for every use."""
+    """Return the decisions to copy each tensor out once it is made, and in for every use."""
     return Decisions(
         gaps={
             (t, gap): Choice.SWAP

@@ -1,5 +1,5 @@
-"""The search's inner loop, which is compiled: execute decisions, replay, improve.
+"""The compiled inner loop of the search: execute decisions, replay, improve.
 
 arrays      a problem and its decisions as flat arrays
-core        what `planner/native/search` does with them, thousands of replays a second
+core        `planner/native/search` on these arrays, thousands of replays a second
 """

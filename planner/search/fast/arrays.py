@@ -1,7 +1,7 @@
-"""A problem and decisions as flat arrays, for compiled code.
+"""A problem and its decisions as flat arrays, for compiled code.
 
 Ragged lists are flat with offsets: the inputs of operation i are `ins[ins_at[i]:ins_at[i + 1]]`.
-Gap g of tensor t, which opens at its g-th event, has index `gap_at[t] + g`; the last one, behind the
+Gap g of tensor t, which opens at its g-th event, has index `gap_at[t] + g`; the last one, after the
 last use, says whether the tensor is kept for recomputes that read it.
 """
 
@@ -58,21 +58,26 @@ class Arrays(NamedTuple):
 
 
 class GapChoices(NamedTuple):
-    """Decisions, per gap: `choice`; whether a tensor brought back early for another recompute is
-    let go again; and the base operation before which it comes back, -1 for just in time."""
+    """Decisions, as arrays over gaps.
+
+    `choice`: keep, drop or swap. `released`: a tensor brought back early for another recompute is
+    dropped again. `early`: the base operation before which it comes back, -1 for just in time.
+    """
 
     choice: Flags
     released: Flags
     early: Ints
 
     def copy(self) -> GapChoices:
-        """An independent copy."""
+        """Return an independent copy."""
         return GapChoices(self.choice.copy(), self.released.copy(), self.early.copy())
 
 
 class Steps(NamedTuple):
-    """Room for a schedule, and for what its replay finds: per action its kind and target, the live bytes
-    (one more), its start and finish."""
+    """Buffers for a schedule and its replay.
+
+    Per action: its kind and target, the live bytes (one more entry), its start and finish.
+    """
 
     kind: Flags
     target: Ints
@@ -89,7 +94,7 @@ def _flat(rows: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
 
 
 def arrays_of(problem: Problem) -> Arrays:
-    """The problem as arrays."""
+    """Convert a problem to arrays."""
     ins_at, ins = _flat(op.inputs for op in problem.ops)
     outs_at, outs = _flat(op.outputs for op in problem.ops)
     pair_at, source = _flat([a for a, _ in op.inplace] for op in problem.ops)
@@ -133,7 +138,7 @@ def _flags(values: Iterable[Any]) -> Flags:
 
 
 def steps_for(a: Arrays, count: int = 0) -> Steps:
-    """Room for schedules of up to `count` actions, or about six times the operations.
+    """Allocate buffers for schedules of up to `count` actions; by default about six times the operations.
 
     An operation may have thousands of outputs, each of which can be copied out and in again.
     """
@@ -149,7 +154,7 @@ def steps_for(a: Arrays, count: int = 0) -> Steps:
 
 
 def plan_of(a: Arrays, decisions: Decisions) -> GapChoices:
-    """Decisions as arrays."""
+    """Convert decisions to arrays."""
     gaps = a.gap_tensor.size
     plan = GapChoices(
         np.zeros(gaps, dtype=np.uint8),
@@ -160,7 +165,7 @@ def plan_of(a: Arrays, decisions: Decisions) -> GapChoices:
         if not a.to_end[t] and g < a.use_at[t + 1] - a.use_at[t]:
             plan.choice[a.gap_at[t] + g] = choice
     for t in decisions.extended:
-        plan.choice[a.gap_at[t + 1] - 1] = DROP  # behind the last use the other way around: kept
+        plan.choice[a.gap_at[t + 1] - 1] = DROP  # after the last use DROP means the opposite: kept
     for t, g in decisions.released:
         plan.released[a.gap_at[t] + g] = 1
     for (t, g), op in decisions.early.items():
@@ -169,7 +174,7 @@ def plan_of(a: Arrays, decisions: Decisions) -> GapChoices:
 
 
 def decisions_of(a: Arrays, plan: GapChoices) -> Decisions:
-    """Arrays as decisions."""
+    """Convert arrays to decisions."""
     gaps, extended = {}, set()
     for i in np.flatnonzero(plan.choice).tolist():
         t = int(a.gap_tensor[i])

@@ -1,6 +1,6 @@
-"""What is compiled: `planner/native/search`. It chooses; `planner.simulate` judges what it chose.
+"""The compiled code of `planner/native/search`. It proposes plans; `planner.simulate` confirms them.
 
-Calls let other threads run, and end in well under a second where that is asked for by few moves.
+Calls let other threads run, and take well under a second if they ask for few moves.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from planner.native.calls import function, random_words, words
 from planner.search.fast.arrays import Arrays, GapChoices, Steps, steps_for
 
 OVERFLOW = -1
-"""The schedule outgrew the steps: such a plan is no good."""
+"""The schedule outgrew the buffers: the plan is useless."""
 
 Gaps = npt.NDArray[np.int64]
 
 
 class FastReplay(NamedTuple):
-    """Of a schedule.
+    """The replay of a schedule.
 
     Attributes:
-        copies: of tensors, made by operations and copies in.
+        copies: number of tensor copies made by operations and copies in.
     """
 
     peak_bytes: int
@@ -42,10 +42,10 @@ class _Replay(ctypes.Structure):
 
 
 class Heat(ctypes.Structure):
-    """Of annealing: the cost of the plan and the time of the best one, which are updated.
+    """Annealing parameters; the cost of the plan and the time of the best one are updated.
 
     Attributes:
-        price_us_per_byte: of a byte over the capacity.
+        price_us_per_byte: price of a byte over the capacity.
     """
 
     _fields_ = (
@@ -57,11 +57,11 @@ class Heat(ctypes.Structure):
 
 
 class Core:
-    """Compiled functions of one problem, and the room that they work in: for one thread at a time.
+    """Compiled functions of one problem, and their buffers: for one thread at a time.
 
     Attributes:
         arrays: the problem.
-        steps: the schedule that was written last, and what its replay found.
+        steps: the schedule written last, and its replay.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -70,7 +70,7 @@ class Core:
         self.use(steps_for(arrays))
 
     def use(self, steps: Steps) -> None:
-        """Work in this room from now on."""
+        """Use these buffers from now on."""
         self.steps = steps
         self._steps = words(steps)
 
@@ -78,27 +78,28 @@ class Core:
         clock.spend(clock.COMPILED_S * schedules * len(self.arrays.duration))
 
     def schedule(self, plan: GapChoices) -> int:
-        """Write the actions of `plan` to the steps; returns how many, or OVERFLOW.
+        """Write the actions of `plan` to the steps; return their number, or OVERFLOW.
 
-        Any plan gives a valid schedule: a tensor that is needed, gone, and whose producer may not run
-        again is kept on instead (the plan's array is changed)."""
+        Any plan gives a valid schedule: a missing tensor that is needed, and whose producer may not
+        run again, is kept instead (this changes the plan's arrays).
+        """
         self._spend()
         return function("planner_search_schedule")(self._problem, self._steps, words(plan))
 
     def replay(self, count: int, *, overlap: bool = False) -> FastReplay:
-        """Replay the first `count` actions; `live` is left in the steps.
+        """Replay the first `count` actions; the steps then hold the live bytes.
 
         Args:
-            overlap: copies run beside the operations; starts and ends are left in the steps too.
+            overlap: copies run beside the operations; the steps also hold starts and ends.
         """
         return self._replayed("planner_search_replay", count, overlap)
 
     def place_and_time(self, count: int, rounds: int) -> FastReplay:
-        """List the copies among the first `count` actions (just in time) where they hide.
+        """Move the copies among the first `count` actions (just in time) to places where they hide.
 
         Args:
-            rounds: how often to place them, each time by the starts and ends of the time before. With
-                1, what comes out is taken as it is; with more, the best is, just in time included.
+            rounds: rounds of placing them, each by the starts and ends of the previous one. With 1,
+                the result is taken as it is; with more, the best one, including just in time.
 
         Returns:
             The replay of the schedule now in the steps, copies beside the operations.
@@ -115,11 +116,12 @@ class Core:
     def change(
         self, plan: GapChoices, gaps: Gaps, choice: int, batch: int, time_us: float
     ) -> float:
-        """Decide `choice` at `gaps` of the plan, `batch` at a time, and keep what fits and is faster;
-        keeping a tensor only needs to be no slower. Returns the plan's time.
+        """Set `choice` at `gaps` of the plan, `batch` at a time; keep changes that fit and are faster.
+
+        A change to keeping a tensor only needs to be no slower. Returns the plan's time.
 
         Args:
-            time_us: the plan's; NaN where that is not known yet.
+            time_us: the plan's; NaN if unknown.
         """
         self._spend(2 * len(gaps))
         gaps, time = np.ascontiguousarray(gaps, dtype=np.int64), ctypes.c_double(time_us)
@@ -138,14 +140,14 @@ class Core:
         iterations: int,
         rng: np.random.Generator,
     ) -> int:
-        """Random changes to the plan, kept by the rule of Metropolis on time + price x bytes over.
+        """Change the plan randomly, by the rule of Metropolis on time + price x bytes over.
 
         Args:
             best: the best plan that fits; changed.
-            gaps: where to change decisions; neighbours in it should be near in time.
+            gaps: gaps to change; neighbours in the array should be close in time.
 
         Returns:
-            How often `best` got better.
+            The number of improvements of `best`.
         """
         self._spend(2 * iterations)
         gaps = np.ascontiguousarray(gaps, dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Plans from linear and integer programs: solved, rounded, cut, priced."""
+"""Plans from linear and integer programs: solve, round, cut, price."""

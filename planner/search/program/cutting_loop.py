@@ -1,4 +1,4 @@
-"""The cutting loop: solve the LP, round it, run the plan, add an instant where it overflows, repeat."""
+"""The cutting loop: solve the LP, round it, replay the plan, add an instant where it overflows."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ _PRUNED_OPS = 1_500
 """On larger problems only the best plan is pruned, at the end."""
 
 PROGRAM = "instant-program"
-"""Under which name the integer programs over instants are counted."""
+"""Name of the integer programs over instants in statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CuttingLoop:
-    """How to run the loop.
+    """Parameters of the loop.
 
     Attributes:
-        max_instants: after which it ends.
+        max_instants: number of instants at which it ends.
         program_s: seconds for the integer program over the same instants, each time; 0 for the LP
-            only. Once one takes longer there are no more: further instants only make it harder.
-        give_up_gap: stop after the first instant if the best plan is farther than that from its bound.
+            only. After one that takes longer there are no more: further instants only make it
+            harder.
+        give_up_gap: stop after the first instant if the best plan is farther than this from its
+            bound.
     """
 
     max_instants: int = 12
@@ -42,7 +44,7 @@ class CuttingLoop:
     give_up_gap: float = float("inf")
 
     def run(self, state: SearchState, stop: Stop) -> list[int]:
-        """Search until `stop`, the instants or the ideas run out; returns the instants, in turn."""
+        """Search until `stop`, or until the instants or ideas run out; return the instants, in turn."""
         problem, evaluator = state.problem, state.evaluator
         exact = InstantLp(problem)
         relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else exact
@@ -84,7 +86,7 @@ def _round(
     *,
     is_whole: bool = False,
 ) -> Candidate | None:
-    """Take the bound, and offer what the solution is rounded to, repaired too; the first of these."""
+    """Take the solution's bound, offer its rounded plans, repaired too; return the first of them."""
     if solution is None:
         return None
     if not solution.feasible:
@@ -103,11 +105,13 @@ def _round(
 
 
 def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
-    """Microseconds that every plan adds to the base order: the LP with one instant, where the base
-    order needs most. Infinite where nothing fits; 0 where time ran out."""
+    """Return the microseconds that every plan adds to the base order, by the LP with one instant.
+
+    The instant is the base order's peak. Infinite if nothing fits; 0 if time ran out.
+    """
     base = simulate(problem, run_actions(range(len(problem.ops))))
     relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else InstantLp(problem)
-    relaxed.add(base.peak_action)  # there, each action is its operation's first
+    relaxed.add(base.peak_action)  # in the base order action and operation have one index
     solution = relaxed.solve(time_limit_s=time_limit_s)
     if solution is None:
         return 0.0
@@ -117,7 +121,7 @@ def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
 def rounded_candidates(
     evaluator: Evaluator, instants: list[int], solution: LpSolution, *, is_whole: bool
 ) -> list[Candidate]:
-    """The fastest plan that fits and the one that exceeds the least: one of them, or both."""
+    """Return the fastest rounded plan that fits, and the one with the least excess, if they exist."""
     rounded: list[Decisions] = []
     for threshold in _THRESHOLDS[:1] if is_whole else _THRESHOLDS:
         decisions = round_solution(evaluator.problem, instants, solution, threshold=threshold)
@@ -133,7 +137,7 @@ def rounded_candidates(
 
 
 def base_op_at(candidate: Candidate, action: int) -> int:
-    """The base operation in whose stage `action` lies: the next first execution, or itself."""
+    """Return the base operation in whose stage `action` lies: the next first run, or itself."""
     seen: set[int] = set()
     firsts: list[int] = []
     for step, a in enumerate(candidate.actions):
@@ -144,13 +148,13 @@ def base_op_at(candidate: Candidate, action: int) -> int:
 
 
 def overflow_instant(evaluator: Evaluator, candidate: Candidate, instants: list[int]) -> int | None:
-    """The base operation with the largest overflow that is no instant yet."""
+    """Return the base operation with the largest overflow that is not an instant yet."""
     capacity = evaluator.problem.capacity_bytes
     worst = stage_peaks(candidate)
     for op in sorted(worst, key=lambda op: -worst[op]):
         if worst[op] > capacity and op not in instants:
             return op
-    # nothing overflows: tighten where the plan is fullest
+    # nothing overflows: tighten at the fullest stages of the plan
     for op in sorted(worst, key=lambda op: -worst[op])[:50]:
         if all(abs(op - instant) > 3 for instant in instants):
             return op
@@ -158,7 +162,7 @@ def overflow_instant(evaluator: Evaluator, candidate: Candidate, instants: list[
 
 
 def stage_peaks(candidate: Candidate) -> dict[int, int]:
-    """By base operation, the most live bytes from behind the one before up to and with it."""
+    """Return the most live bytes in the stage of each base operation."""
     live = candidate.replay.live_bytes
     worst: dict[int, int] = {}
     stage: list[int] = []

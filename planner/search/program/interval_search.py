@@ -1,6 +1,6 @@
-"""The integer program by stretches, over more and more instants: around what its own plans exceed.
+"""The integer program over intervals, with more and more instants: around its own plans' overflows.
 
-It takes one thread, and so runs beside the search for plans.
+It takes one thread, and runs beside the search for plans.
 """
 
 from __future__ import annotations
@@ -21,23 +21,29 @@ from planner.search.stop import Stop
 from planner.simulate.simulate import candidate_of
 
 NAME = "interval-program"
-"""Under which name the programs' work is counted."""
+"""Name of the programs in statistics."""
 
 MAX_OPS = 1_500
-"""On larger problems the programs take longer than they are worth."""
+"""On larger problems the programs are not worth their time."""
 
 _FIRST_INSTANTS, _MORE_INSTANTS = 3, 3
 _SHARE, _MAX_S = 0.6, 20.0
-"""Of the time left, for each program; and seconds at most."""
+"""Share of the time left for each program, and its most seconds."""
 
 _MIN_S, _POLL_S = 0.5, 0.05
 
 
 class IntervalSearch:
-    """Program after program; `run` may be another thread's, all else is the search's own."""
+    """Solves program after program.
+
+    `run` may be on another thread; everything else is on the search's.
+    """
 
     def __init__(self, problem: Problem, instants: Sequence[int]) -> None:
-        """`instants`: base operations, those that matter most first; none where nothing is to be done."""
+        """Prepare the search.
+
+        `instants` are base operations, most important first; without any, nothing is solved.
+        """
         self.problem = problem
         self._instants = list(instants[:_FIRST_INSTANTS]) if self.covers(problem) else []
         self._found: list[tuple[list[int], IntervalPlan, Candidate | None]] = []
@@ -47,11 +53,11 @@ class IntervalSearch:
 
     @staticmethod
     def covers(problem: Problem) -> bool:
-        """Whether there are programs for a problem, and they are worth their time."""
+        """Tell whether there are programs for a problem that are worth their time."""
         return IntervalMip.covers(problem) and len(problem.ops) <= MAX_OPS
 
     def run(self, deadline: float) -> None:
-        """Solve until nothing exceeds the capacity any more, or `deadline` (`clock.now`)."""
+        """Solve until nothing exceeds the capacity, or until `deadline` (`clock.now`)."""
         while self._instants and not self._stopped:
             left_s = deadline - clock.now()
             if left_s < _MIN_S:
@@ -70,29 +76,31 @@ class IntervalSearch:
             self._found.append((instants, found, staged))
 
     def run_beside(self, deadline: float) -> None:
-        """`run` on a thread of its own, which does not keep the process alive."""
+        """Call `run` on its own thread, which does not keep the process alive."""
         if self._instants and not clock.is_counted():
             self._thread = threading.Thread(target=self.run, args=(deadline,), daemon=True)
             self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread is at work."""
+        """Whether the thread is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
-        """No more programs; the one that is being solved is left to its time limit."""
+        """Start no more programs; the current one runs to its time limit."""
         self._stopped = True
 
     def join(self) -> None:
-        """Stop, and wait for the one that is being solved: HiGHS cannot be told to end, and a process
-        that exits while it runs is aborted."""
+        """Stop, and wait for the current program.
+
+        HiGHS cannot be interrupted, and a process that exits while it runs is aborted.
+        """
         self.stop()
         if self._thread is not None:
             self._thread.join()
 
     def wait(self, state: SearchState, stop: Stop) -> None:
-        """Give what is found until then, or until nothing is left to find."""
+        """Pass results on until `stop`, or until the programs end."""
         while self.is_running and not state.is_settled and stop.left_s > 0:
             time.sleep(_POLL_S)
             self.give(state, stop)
@@ -100,11 +108,11 @@ class IntervalSearch:
 
     @property
     def nearest(self) -> Candidate | None:
-        """Of the plans that the programs came to, the one of the last: it may exceed the capacity."""
+        """The last program's plan; it may exceed the capacity."""
         return next((staged for *_, staged in reversed(self._found) if staged is not None), None)
 
     def give(self, state: SearchState, stop: Stop) -> None:
-        """Tell what is new; plans that do not fit are repaired until `stop`."""
+        """Pass new results on; plans that do not fit are repaired until `stop`."""
         with state.ledger.turn_of(NAME):
             self._give(state, Improver(state.evaluator, stop))
 
@@ -128,7 +136,7 @@ class IntervalSearch:
 def _instants_around(
     candidate: Candidate, capacity_bytes: int, instants: Sequence[int]
 ) -> list[int]:
-    """The stages that exceed the capacity most, from base operation to base operation."""
+    """Return the stages with the largest excess over the capacity, and the ones before them."""
     worst = stage_peaks(candidate)
     more: list[int] = []
     for op in sorted(worst, key=lambda op: -worst[op]):

@@ -1,4 +1,4 @@
-"""From a fractional plan to decisions."""
+"""Round a fractional plan to decisions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ def round_solution(
     threshold: float = 0.5,
     spread: bool = False,
 ) -> Decisions:
-    """Decisions from a fractional plan: what is less than `threshold` resident at an instant goes.
+    """Round a fractional plan.
+
+    A tensor that is resident by less than `threshold` at an instant is dropped or swapped.
 
     Args:
-        spread: where tensors are partly resident and partly on the host, keep so many of them, evenly
+        spread: if tensors are partly resident and partly on the host, keep as many of them, evenly
             over the run, that as many bytes stay (error diffusion: Floyd and Steinberg, 1976).
     """
     gaps: dict[Gap, Choice] = {}
     extended: set[int] = set()
     for p in instants:
-        carried = 0.0  # bytes that should be resident, and are not yet
+        carried = 0.0  # bytes to keep resident, carried over
         for (t, instant), value in solution.resident.items():
             if instant != p:
                 continue

@@ -1,9 +1,9 @@
-"""What memory is worth: the prices of the LP over instants (`planner.bound.lp`).
+"""The worth of memory: the dual prices of the LP over instants (`planner.bound.lp`).
 
-The LP's value is a bound on what any plan in the base order adds to its time. The dual price of an
-instant's row is how fast that bound falls with the capacity at that instant; the sum over all instants
-is how fast it falls with the budget. These are prices of the bound, which may keep a part of a tensor:
-what one more byte saves a plan comes in jumps.
+The LP's value bounds the time that any plan in the base order adds. The dual price of an instant's
+row is the rate at which that bound falls with the capacity at that instant; the sum over all
+instants is the rate at which it falls with the budget. These are prices of the bound, which may
+keep a part of a tensor: a plan's savings come in jumps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ShadowPrices:
     """Prices of one problem.
 
     Attributes:
-        us_per_byte: by instant, which is the base operation that runs then; instants that are not listed
-            are worth 0 to this bound.
+        us_per_byte: by instant, which is the base operation that runs then; missing instants have
+            the price 0.
         bound_extra_us: the bound: no plan adds less time to the base order.
     """
 
@@ -33,21 +33,25 @@ class ShadowPrices:
     bound_extra_us: float
 
     def between(self, opens: int, closes: int) -> float:
-        """Microseconds for a byte that is held from base operation `opens` to `closes`, both of
-        which hold it anyway."""
+        """Return the price of a byte held from base operation `opens` to `closes`, in microseconds.
+
+        Both operations hold it anyway.
+        """
         return sum(price for p, price in self.us_per_byte.items() if opens < p < closes)
 
     @property
     def of_budget(self) -> float:
-        """Microseconds for a byte more of capacity, at every instant."""
+        """The price of a byte of capacity at every instant, in microseconds."""
         return sum(self.us_per_byte.values())
 
 
 def shadow_prices(
     problem: Problem, *, time_limit_s: float, max_instants: int = 6
 ) -> ShadowPrices | None:
-    """Prices of the LP over instants that are added where its plan overflows; None where nothing fits,
-    or time ran out before the first answer."""
+    """Compute the prices of the LP, adding instants where its plan overflows.
+
+    None if nothing fits, or time ran out before the first answer.
+    """
     deadline = clock.now() + time_limit_s
     evaluator = Evaluator(problem)
     if evaluator.fits(evaluator.base):

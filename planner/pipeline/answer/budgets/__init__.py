@@ -1,1 +1,1 @@
-"""Questions about several budgets, sizes or devices: all ask one search, `frontier.py`."""
+"""Questions about several budgets, sizes or devices; all use one search, `frontier.py`."""

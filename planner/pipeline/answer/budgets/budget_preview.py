@@ -1,7 +1,7 @@
-"""What other budgets would cost, and what binds at this one: short searches, in a process beside what is
-done with a plan meanwhile.
+"""Budget preview: costs of other budgets, and the steps that bind the plan.
 
-`planner sweep` looks at the same longer, on all cores and in the best of all base orders.
+Short searches find both, in a second process that runs while the plan is processed further.
+`planner sweep` searches longer, on all cores and in the best of all base orders.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from planner.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looking:
-    """What is to be looked at: plain values, which another process can be given.
+    """A preview task, in plain values that can be sent to another process.
 
     Attributes:
-        search: in one base order.
-        budgets: those looked at, in bytes, the largest first.
-        planned: the problem that was solved; None where there is no plan.
-        time_limit_s: for everything.
+        search: the search, in one base order.
+        budgets: to search at, in bytes, largest first.
+        planned: the problem that was solved; None without a plan.
+        time_limit_s: for the whole task.
     """
 
     search: FrontierSearch
@@ -47,13 +47,13 @@ class _Looking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looked:
-    """What was found.
+    """The result of a preview task.
 
     Attributes:
-        found: by budget.
-        prices: (node, microseconds for a byte more while it runs) of what binds the plan, in no order;
-            None where there is no plan, or where the time did not suffice.
-        seconds: that it took.
+        found: the best plan found, by budget.
+        prices: (node, microseconds per additional byte while it runs) of the steps that bind the
+            plan, unordered; None without a plan, or if the time did not suffice.
+        seconds: duration of the task.
     """
 
     found: dict[int, Raced | None]
@@ -63,17 +63,17 @@ class _Looked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """A model in the base order that is searched in, and what is to be looked at."""
+    """A model in the base order of the search, and the task."""
 
     way: FrontierWay
     settings: Settings
     looking: _Looking
 
     def frontier(self, looked: _Looked, *whole: Point) -> Frontier:
-        """All that was found, and what is known besides: within its own peak the model costs nothing.
+        """Build the frontier from the results, and from the model as it is, free at its own peak.
 
         Args:
-            whole: points besides; peaks have the reserve in them, as the budgets do.
+            whole: further points; their peaks include the reserve, as the budgets do.
         """
         self.way.search.found.update(looked.found)
         needed, base_us = self.way.baseline_bytes, self.way.prepared.baseline.time_us
@@ -90,7 +90,7 @@ def preview_budgets(
     orders: Sequence[BaseOrder],
     progress: Progress = silent,
 ) -> BudgetPreview:
-    """What budgets would cost in the order that does best at the middle of the range, with no plan yet.
+    """Search for the costs of budgets before any plan is made.
 
     Args:
         orders: all base orders, the one with the least peak first.
@@ -135,7 +135,7 @@ def _question(
 
 
 def _look(looking: _Looking, progress: Progress = silent) -> _Looked:
-    """A short search at each budget, and what binds the plan."""
+    """Search briefly at each budget, and price the steps that bind the plan."""
     start, search = clock.now(), looking.search
     prices = None
     if looking.planned is not None:
@@ -150,7 +150,7 @@ def _look(looking: _Looking, progress: Progress = silent) -> _Looked:
 
 
 class PreviewBeside:
-    """What other budgets would cost, looked at in a process beside this one."""
+    """A budget preview computed in a second process."""
 
     def __init__(self, process: Beside) -> None:
         self._process = process
@@ -158,8 +158,10 @@ class PreviewBeside:
         self._answer: Future[_Looked] | None = None
 
     def begin(self, settings: Settings, planned: Planned) -> None:
-        """Have it looked at in the base order of a plan, once what it takes is loaded there; what was
-        barred as the plan was made stays so."""
+        """Start the preview in the base order of a plan, in a process that has its modules loaded.
+
+        Levers that were barred while the plan was made stay barred.
+        """
         prepared = planned.prepared
         found = _question(
             prepared, settings, planned.orders, planned.base, time_limit_s=_limit_s(prepared)
@@ -170,12 +172,12 @@ class PreviewBeside:
         self._answer = self._process.begin(_look_there, (clock.is_counted(), looking))
 
     def settle(self, planned: Planned) -> None:
-        """The plan came out so: the same actions, in another order."""
+        """Take over the final plan: the same actions, pinned by another order."""
         assert self._asked is not None
         self._asked = self._asked[0], planned
 
     def result(self, step_us: float) -> BudgetPreview | None:
-        """Wait for the answer; None where nothing was asked.
+        """Wait for the preview; return None if none was started.
 
         Args:
             step_us: of the plan, as its file is written.
@@ -190,7 +192,7 @@ class PreviewBeside:
         written = Written(
             base_us=frontier.base_us, schedule_us=point.plan.time_us + views_us, step_us=step_us
         )
-        # nothing is impossible where more may live on the host
+        # a plan may exist wherever more tensors may live on the host
         most_us = question.way.most_bound_us
         points = [written.of(p) for p in frontier.points]
         points = [replace(p, bound_us=min(p.bound_us, most_us)) for p in points]
@@ -202,14 +204,14 @@ class PreviewBeside:
 
 
 def _look_there(_: None, task: tuple[bool, _Looking]) -> _Looked:
-    """`_look`, as a call to another process, which counts work where this one does."""
+    """Run `_look` in another process, with the caller's way of counting time."""
     is_counted, looking = task
     with clock.counting(is_asked=is_counted):
         return _look(looking)
 
 
 def _binding(looked: _Looked, planned: Planned) -> tuple[BindingStep, ...] | None:
-    """What binds the plan, the dearest first."""
+    """Return the steps that bind the plan, most valuable first."""
     if looked.prices is None:
         return None
     at = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
@@ -223,7 +225,7 @@ def _binding(looked: _Looked, planned: Planned) -> tuple[BindingStep, ...] | Non
 def _best_order(
     prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder], *, time_limit_s: float
 ) -> BaseOrder:
-    """The order that a race finds best half way down to what may be possible."""
+    """Return the base order that wins a race at a budget half way down to the least bound."""
     middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
     problems = [formulate_in(prepared, base.order, settings, middle).problem for base in orders]
     raced = race(problems, time_limit_s=time_limit_s, patience=begin(ANSWERING.preview_worth_per_s))
@@ -231,7 +233,7 @@ def _best_order(
 
 
 def _limit_s(prepared: Prepared) -> float:
-    """How long to look at other budgets, beside all that the request's time limit is for."""
+    """Return the time limit of the preview, which adds to the request's time limit."""
     points_s = (
         ANSWERING.point_s_per_op * len(prepared.graph.operations) * len(ANSWERING.preview_shares)
     )
@@ -242,7 +244,7 @@ def _limit_s(prepared: Prepared) -> float:
 
 
 def _as_planned(planned: Planned, settings: Settings) -> Point:
-    """The plan, at its budget."""
+    """Return the plan as a point at its budget."""
     problem, solved = planned.formulation.problem, planned.solved
     assert solved.candidate is not None
     plan = point_plan(solved.candidate, engine=solved.engine, order=0)
@@ -255,7 +257,7 @@ def _as_planned(planned: Planned, settings: Settings) -> Point:
 
 
 def _prices(problem: Problem, *, time_limit_s: float) -> tuple[tuple[str, float], ...] | None:
-    """Prices of the bound at the plan's own capacity, by node; None where time ran out."""
+    """Return the bound's shadow prices at the plan's own capacity, by node; None if time ran out."""
     found = shadow_prices(problem, time_limit_s=time_limit_s)
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""Which devices hold a model: one search for each device, lever and size, and as few of them as do.
+"""Which devices hold a model: one search per device, lever and size, skipping searches where possible.
 
-What fits as it is needs no search; what fits with fewer levers fits with more. Sizes are looked at on
-the way to the largest that fits, by halves: a size that fits is taken to mean that smaller ones do.
+A model that fits as it is needs no search, and a model that fits with fewer levers fits with more.
+Bisection finds the largest size that fits, on the assumption that smaller sizes fit, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from planner.results import Frontier, LeastPeak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device, and what of its memory a step may take."""
+    """A device, and the part of its memory that a step may use."""
 
     hardware: Hardware
     name: str
@@ -42,7 +42,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One device, lever and size: the plan's figures, or None where none fits."""
+    """The result for one device, lever and size: the plan's figures, or None if none fits."""
 
     peak_bytes: int | None
     time_us: float | None
@@ -52,12 +52,12 @@ class Found:
 
 @dataclass(slots=True)
 class Finder:
-    """Answers what fits, and keeps what it found.
+    """Tells what fits, and caches its results.
 
     Attributes:
         request: with the dims that have one size.
-        dim: the one with several, or "".
-        searches: that the time limit is shared out over.
+        dim: the dim with several sizes, or "".
+        searches: number of searches that share the time limit.
     """
 
     request: Request
@@ -74,7 +74,7 @@ class Finder:
     _raced: dict[tuple[int, str, How, int], dict[int, Raced | None]] = field(default_factory=dict)
 
     def prepared(self, size: int) -> Prepared:
-        """The model at one size of the dim, with the times of the first device."""
+        """Prepare the model at one size of the dim, with operation times of the first device."""
         if size not in self._prepared:
             dims = dict(self.request.dims) | ({self.dim: size} if self.dim else {})
             where = f" at {self.dim} = {size}" if self.dim else ""
@@ -87,21 +87,23 @@ class Finder:
         return self._prepared[size]
 
     def hows(self, device: Device, size: int) -> tuple[How, ...]:
-        """The levers that there are: no copies where ONNX Runtime here has none, or where the host's
-        memory is the device's."""
+        """Return the levers available on a device.
+
+        Copies are left out if ONNX Runtime here has none, or if host and device share one memory.
+        """
         if device.hardware.is_host or self.prepared(size).why_no_swaps is not None:
             return tuple(how for how in HOWS if not how.startswith("copies"))
         return HOWS
 
     def found(self, device: Device, how: How, size: int) -> Found:
-        """Whether the model fits a device at one size with some levers, and its time there."""
+        """Tell whether the model fits a device at one size with some levers, and its time there."""
         key = (size, device.name, how)
         if key not in self._found:
             self._found[key] = self._find(device, how, size)
         return self._found[key]
 
     def better(self, device: Device, how: How, size: int) -> Found:
-        """What a longer search finds where a short one, on the way to this size, found a plan."""
+        """Search longer at a size for which a short search found a plan; return the better result."""
         known = self.found(device, how, size)
         if (
             not self.dim
@@ -117,7 +119,7 @@ class Finder:
         return known
 
     def least_peaks(self, size: int) -> LeastPeaks:
-        """The least peak at one size: with inputs and outputs on the device, and on the host."""
+        """Return the least peak at one size, with inputs and outputs on the device, and on the host."""
         apart = [device for device in self.devices if not device.hardware.is_host]
         device, how = (apart[0], "copies") if apart else (self.devices[0], "recompute")
         here, there = self.prepared(size), self._ways_of(device, how, size)[-1]
@@ -135,11 +137,11 @@ class Finder:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Those that were looked at, ascending."""
+        """The sizes searched, ascending."""
         return tuple(sorted({size for size, _, _ in self._found}))
 
     def assumptions(self, size: int) -> tuple[str, ...]:
-        """What is assumed of the model and of each device, each once."""
+        """Collect the assumptions about the model and each device, without repeats."""
         found: dict[str, None] = {}
         for device in self.devices:
             graph = costed_for(self.prepared(size), device.hardware).graph
@@ -150,7 +152,7 @@ class Finder:
 
     def _find(self, device: Device, how: How, size: int, *, share_s: float | None = None) -> Found:
         prepared = costed_for(self.prepared(size), device.hardware)
-        # copies of what the caller feeds are made in any case, and stand in the step of each way
+        # copies of the caller's inputs are made in any case, and are in the step of each way
         fed_us = self._fed_us(device, size)
         base_us = prepared.baseline.time_us + fed_us
         peak_bytes = prepared.baseline.peak_bytes
@@ -185,15 +187,17 @@ class Finder:
         return Found(peak_bytes=point.plan.peak_bytes, time_us=time_us, base_us=base_us)
 
     def _share_s(self) -> float:
-        """Seconds for one search on the way."""
+        """Return the seconds for one of the bisection's searches."""
         limit_s = self.request.limits.time_limit_s
         if clock.now() - self.began > limit_s:
             return 0.0
         return limit_s * ((1 - ANSWERING.last_share) if self.dim else 1.0) / self.searches
 
     def _solved(self, device: Device, how: How, size: int, share_s: float) -> Frontier:
-        """The quickest plan that fits, of any way to have what outlives a step: found in a search that
-        begins from what an earlier one found there."""
+        """Return the quickest plan that fits, over all ways to place inputs, parameters and state.
+
+        Each search starts from the result of an earlier one.
+        """
         solved: list[Frontier] = []
         for number, prepared in enumerate(ways := self._ways_of(device, how, size)):
             settings = settings_of(prepared, budget_bytes=device.budget_bytes)
@@ -207,7 +211,7 @@ class Finder:
         return merged(solved)
 
     def _orders_of(self, way: Prepared, size: int) -> tuple[BaseOrder, ...]:
-        """Base orders, which depend on bytes alone: the same for every device."""
+        """Return the base orders; they depend on bytes alone and are the same for every device."""
         key = (size, way.resident)
         if key not in self._orders:
             numbers = POLICY.frontier
@@ -234,7 +238,7 @@ class Finder:
         return self._ways[key]
 
     def _fed_us(self, device: Device, size: int) -> float:
-        """What a session's copies take of what the caller feeds and wants."""
+        """Return the microseconds of a session's own copies of the caller's inputs and results."""
         if device.hardware.is_host or self.prepared(size).why_no_swaps is not None:
             return 0.0
         key = (size, device.name)
@@ -244,15 +248,15 @@ class Finder:
 
 
 def searches_of(devices: int, has_sizes: bool) -> int:
-    """How many searches are expected."""
+    """Return the expected number of searches."""
     return devices * (len(HOWS) - 1) * (ANSWERING.runs_of_sizes if has_sizes else 1)
 
 
 def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[WayRow, ...]:
-    """A device's rows: for each lever the largest size that fits.
+    """Return a device's rows: for each lever the largest size that fits.
 
     Args:
-        sizes: ascending; one alone, where the model is looked at in one size; none to double from 1 on.
+        sizes: ascending; one size for a model with a single size; empty to double from 1 on.
     """
     rows: list[WayRow] = []
     known: int | None = None
@@ -268,10 +272,10 @@ def fits_of(finder: Finder, device: Device, sizes: Sequence[int]) -> tuple[WayRo
 def _largest(
     finder: Finder, device: Device, how: How, sizes: Sequence[int], known: int | None
 ) -> tuple[int | None, WayRow]:
-    """The largest of the sizes that fits, and its row.
+    """Find the largest of the sizes that fits; return it and its row.
 
     Args:
-        known: one that fits with fewer levers; None for none.
+        known: a size that fits with fewer levers; None for none.
     """
 
     def fits(index: int) -> bool:
@@ -298,7 +302,10 @@ def _row(
     beyond: Found | None,
     dim: str,
 ) -> WayRow:
-    """Describe what was found at one size, of which the first of the `larger` ones is `beyond`."""
+    """Build the row for the result at one size.
+
+    `beyond` is the result at the first of the `larger` sizes.
+    """
     slowdown = per_second = None
     if found.time_us is not None and found.base_us:
         slowdown = max(0.0, found.time_us / found.base_us - 1)
@@ -320,10 +327,10 @@ def _row(
 
 
 def _doubled(finder: Finder, device: Device, how: How, known: Sequence[int]) -> list[int]:
-    """The powers of two up to the first that does not fit, and some sizes between the last two.
+    """Return the powers of two up to the first that does not fit, and some sizes between the last two.
 
     Args:
-        known: sizes that were looked at with fewer levers.
+        known: sizes searched with fewer levers.
     """
     size = 1
     while size < ANSWERING.largest_size and finder.found(device, how, size).time_us is not None:
@@ -339,7 +346,7 @@ def _doubled(finder: Finder, device: Device, how: How, known: Sequence[int]) -> 
 
 
 def costed_for(prepared: Prepared, hardware: Hardware) -> Prepared:
-    """The same model with the times of another device, from its roofline."""
+    """Return the same model with another device's operation times, from its roofline."""
     if prepared.hardware == hardware:
         return prepared
     original = prepared.baseline.graph

@@ -1,10 +1,10 @@
-"""What budgets cost: the one search that every question about several budgets asks.
+"""The cost of budgets: the search behind every question about several budgets.
 
-Every point is a plan that the simulator replayed, of live bytes, persistent tensors and kernels'
-workspace; no file is written, and ONNX Runtime's fragmentation is not in it. `optimize` chooses tensor by
-tensor what outlives a step and lives on the host, for one budget. Here the two ends of that choice
-(`planner.pipeline.levers.host.hosting.ways_of`) are searched side by side: what is chosen in between can
-only be quicker.
+Every point is a plan replayed by the simulator. Its bytes are live bytes, persistent tensors and
+kernels' workspace; no file is written, and ONNX Runtime's fragmentation is not included. For one
+budget, `optimize` chooses tensor by tensor which inputs, parameters and state live on the host.
+Here only the two extremes of that choice (`planner.pipeline.levers.host.hosting.ways_of`) are
+searched side by side; a choice in between can only be quicker.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from planner.search.state import SearchSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierWay:
-    """One size of a model, with one choice of what lives on the host.
+    """One size of a model, with one choice of tensors that live on the host.
 
     Attributes:
-        orders: base orders that are searched in.
-        search: in the problem of each of them.
-        order_alone_bytes: the least peak of any base order, as it is.
-        least_bound_bytes: no plan in any of the orders has a peak below this.
+        orders: base orders to search in.
+        search: the search, with one problem for each of the orders.
+        order_alone_bytes: the least peak of any base order, without recomputes or copies.
+        least_bound_bytes: no plan in any of the orders has a lower peak.
     """
 
     prepared: Prepared
@@ -47,15 +47,17 @@ class FrontierWay:
         return self.prepared.baseline.peak_bytes
 
     def within(self, orders: Sequence[int]) -> FrontierWay:
-        """Search in some of the orders alone, given by their indices."""
+        """Restrict the search to some of the orders, given by their indices."""
         kept = tuple(self.orders[i] for i in orders)
         return replace(self, orders=kept, search=self.search.within(orders))
 
     def frontier(self, *whole: Point) -> Frontier:
-        """All that was found, as whole steps, no bound higher than where more lives on the host.
+        """Return all points found, as whole steps.
+
+        No bound exceeds `most_bound_us`, since more tensors may live on the host.
 
         Args:
-            whole: points besides.
+            whole: further points.
         """
         views_us, most_us = self.prepared.views_us, self.most_bound_us
         points = [with_views(point, views_us) for point in self.search.points]
@@ -74,7 +76,7 @@ class FrontierWay:
 
     @property
     def most_bound_us(self) -> float:
-        """No bound on a time is taken for higher."""
+        """Cap on every bound on a time."""
         return most_bound_us(self.prepared, overlap=self.search.problems[0].overlap)
 
 
@@ -85,7 +87,7 @@ def way_of(
     *,
     orders: tuple[BaseOrder, ...] = (),
 ) -> FrontierWay:
-    """A prepared model in its base orders, which are looked for where none are given."""
+    """Set the search for a prepared model up; find its base orders if none are given."""
     if not orders:
         numbers, limit_s = policy.frontier, settings.time_limit_s
         share_s = min(numbers.max_orders_s, numbers.orders_share * limit_s)
@@ -105,10 +107,11 @@ def way_of(
 
 
 def merged(found: Sequence[Frontier]) -> Frontier:
-    """One frontier of several ways: at each budget the quickest plan of any, and the least bound.
+    """Merge the frontiers of several ways: the quickest plan at each budget, and the lowest bound.
 
     Args:
-        found: of one model at one size and at the same budgets, with the least on the host first.
+        found: of one model at one size and at the same budgets; first the one with the least on the
+            host.
     """
     points: dict[int, Point] = {}
     names: list[str] = []

@@ -1,9 +1,9 @@
-"""Peaks of devices over which a model's state is sharded: arithmetic, no plan.
+"""Peaks of devices that share a model's state: arithmetic, without a plan.
 
-ZeRO (Rajbhandari and others, 2020, arXiv:1910.02054, section 5) keeps 1/N of the optimizer's state on
-each of N data-parallel devices (stage 1), of gradients too (stage 2), of parameters too (stage 3). The
-other devices' shares are taken off the model's own peak, as far as they are alive at that step. Gathered
-parameters and communication buffers come on top, and are not known here.
+ZeRO (Rajbhandari and others, 2020, arXiv:1910.02054, section 5) keeps 1/N of the optimizer's state
+on each of N data-parallel devices (stage 1), of gradients too (stage 2), of parameters too (stage
+3). The other devices' shares are subtracted from the model's own peak, as far as they are alive at
+that step. Gathered parameters and communication buffers add to this, and are unknown here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ _STAGES = (1, 2, 3)
 
 
 def sharded(baseline: Baseline) -> tuple[Sharded, ...]:
-    """Compute the peaks for each number of devices and each stage. Only gradients that are results of the
-    step count: others cannot be told from gradients of activations."""
+    """Compute the peaks for each number of devices and each stage.
+
+    Only gradients that are results of the step count: others are indistinguishable from gradients
+    of activations.
+    """
     graph, line = baseline.graph, baseline.timeline
     step = line.peak_step
     results = set(graph.outputs)

@@ -1,8 +1,8 @@
-"""The other way round: the least budget whose plan is at most so much slower.
+"""The least budget whose plan stays within a given slowdown.
 
-Time over budget is monotone (`planner.portfolio.frontier`), so the budget is found by bisection. What is
-found so is then planned, lowered and checked like any budget; where that comes out slower than the
-limit, it is given a little more memory.
+Bisection finds the budget, because time is monotone in the budget (`planner.portfolio.frontier`).
+The plan found is then lowered and checked like any other; if it comes out slower than the limit, it
+gets a little more memory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from planner.units import format_both, format_bytes, format_percent
 def plan_within(
     prepared: Prepared, settings: Settings, max_slowdown: float, progress: Progress
 ) -> tuple[Planned, Settings]:
-    """(the plan with the least peak found that adds at most `max_slowdown` (0.05 for 5%) to the time
-    of the model as it is; the settings with its budget).
+    """Find the plan with the least peak that adds at most `max_slowdown` (0.05 for 5%) to the time.
+
+    The time is that of the model as it is. Returns the plan, and the settings with its budget.
 
     Args:
-        settings: its budget is the most that may be used.
+        settings: its budget is the most that the plan may use.
 
     Raises:
         InfeasibleBudgetError: every plan found within the budget is slower.
@@ -52,7 +53,7 @@ def plan_within(
         if point.plan is not None and point.plan.time_us <= most_us:
             found = high = point.plan.peak_bytes
         elif found is None:
-            break  # not even the most that may be used
+            break  # not even the largest budget allowed suffices
         else:
             low = budget
         if high - low <= 0.002 * high:
@@ -78,7 +79,7 @@ def _made(
     start: float,
     progress: Progress,
 ) -> tuple[Planned, Settings] | None:
-    """The plan, lowered, at the least budget from `budget` on at which it is fast enough."""
+    """Plan and lower at the least budget, from `budget` on, whose plan is fast enough."""
     for _ in range(ANSWERING.more_tries):
         left_s = settings.time_limit_s - (clock.now() - start)
         tight = replace(
@@ -90,7 +91,7 @@ def _made(
         try:
             planned = make_plan(way.prepared, tight, progress, orders=way.orders)
         except InfeasibleBudgetError:
-            planned = None  # the search had less time, or the anchors' bytes were too many
+            planned = None  # the search had less time, or the anchors took too many bytes
         if planned is not None:
             return planned, tight
         if budget >= settings.budget_bytes:

@@ -1,7 +1,7 @@
-"""Many budgets at once: what each costs in time, and the largest size that fits each.
+"""Many budgets at once: the time that each costs, and the largest size that fits each.
 
-Points are solved side by side in processes of their own, on this machine's cores or on a Ray cluster's:
-the largest budgets first, since the smaller ones begin from what was found there.
+Processes solve the points in parallel, on this machine's cores or on a Ray cluster's: largest
+budgets first, because smaller ones start from their results.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from planner.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """Something to do at one budget of one way.
+    """A task at one budget of one way.
 
     Attributes:
-        orders: indices of those to do it in.
-        larger: what was found at a larger budget.
+        orders: indices of the base orders to search in.
+        larger: the result at a larger budget.
     """
 
     way: int
@@ -41,7 +41,7 @@ class _Task:
 
 
 def even_budgets(ways: Sequence[FrontierWay], points: int) -> list[int]:
-    """Budgets from the least that may be possible for any size to what the largest takes as it is."""
+    """Space budgets evenly, from the least bound of any size to the baseline peak of the largest."""
     low = min(way.least_bound_bytes for way in ways)
     high = max(way.baseline_bytes for way in ways)
     step = (high - low) / max(1, points - 1)
@@ -58,12 +58,13 @@ def frontiers(
 ) -> tuple[Frontier, ...]:
     """Solve every way at every budget.
 
-    The request's time limit is for everything; it is shared out evenly over the points and processes.
+    The request's time limit covers everything; points and processes share it evenly.
 
     Args:
         ways: all of one request.
-        jobs: processes; None for one on each core (or all that the cluster has).
-        ray_address: of a Ray cluster, "local" for one made here; None for processes of this machine.
+        jobs: number of processes; None for one per core (or all that the cluster has).
+        ray_address: address of a Ray cluster, "local" to start one here; None for processes of this
+            machine.
 
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.
@@ -95,7 +96,7 @@ def frontiers(
 def _best_orders(
     ways: Sequence[FrontierWay], cores: int, run: Run, progress: Progress
 ) -> list[tuple[int, ...]]:
-    """The base orders of each way that do best at a few budgets, and the first of all."""
+    """Select, for each way, the base orders that do best at a few budgets, and the first of all."""
     samples = [(i, budget) for i, way in enumerate(ways) for budget in _compared(way)]
     share = ways[0].search.policy.frontier.comparing_share
     each_s = share * cores * ways[0].prepared.request.limits.time_limit_s / len(samples)
@@ -120,7 +121,10 @@ def _task(
 
 
 def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tuple[Largest, ...]:
-    """For each budget, the largest size of `dim` with a plan, and whether the next is impossible."""
+    """Return, for each budget, the largest size of `dim` with a plan.
+
+    Each row also has the next size, and whether that is impossible.
+    """
     ascending = sorted(found, key=lambda f: f.dims[dim])
     rows: list[Largest] = []
     for budget in sorted(budgets):
@@ -142,7 +146,7 @@ def largest(found: Sequence[Frontier], dim: str, budgets: Sequence[int]) -> tupl
 
 
 def _compared(way: FrontierWay) -> list[int]:
-    """A few budgets, at which all orders of a way are compared."""
+    """Return a few budgets at which all base orders of a way are compared."""
     low, high = way.least_bound_bytes, way.order_alone_bytes
     shares = way.search.policy.frontier.compared_shares
     return [int(low + share * (high - low)) for share in shares]
@@ -161,9 +165,9 @@ def _said(way: FrontierWay, budget_bytes: int) -> str:
 # -- processes ---------------------------------------------------------------------------------
 
 Searches = Sequence[FrontierSearch]
-"""Of each way."""
+"""One search for each way."""
 
-_searches: list[FrontierSearch] = []  # of a process of Ray's
+_searches: list[FrontierSearch] = []  # in a process of Ray's
 
 
 def _start(searches: Searches) -> None:
@@ -176,7 +180,7 @@ def _work(what: tuple[Callable[[Searches, _Task], Any], _Task]) -> Any:
 
 
 def _compare(searches: Searches, task: _Task) -> tuple[int, list[int]]:
-    """The way, and the best orders at the task's budget."""
+    """Return the way, and the best orders at the task's budget."""
     search = searches[task.way]
     problems = [replace(p, capacity_bytes=task.capacity_bytes) for p in search.problems]
     runners = race(problems, time_limit_s=task.time_limit_s, policy=search.policy)
@@ -185,7 +189,7 @@ def _compare(searches: Searches, task: _Task) -> tuple[int, list[int]]:
 
 
 def _solve(searches: Searches, task: _Task) -> tuple[int, int, Raced]:
-    """The way, the task's budget, and what was found there."""
+    """Return the way, the task's budget, and the result there."""
     search = searches[task.way].within(task.orders)
     found = search.searched(task.capacity_bytes, task.larger, task.time_limit_s)
     return task.way, task.capacity_bytes, found
@@ -197,7 +201,7 @@ Run = Callable[[Call, Sequence[_Task]], Iterator[Any]]
 
 @contextlib.contextmanager
 def _mapped(searches: Searches, jobs: int, ray_address: str | None) -> Iterator[Run]:
-    """A function that makes a call for each task, side by side; answers come as they are ready."""
+    """Yield a function that runs a call for each task in parallel, and yields results as they finish."""
     if ray_address is None and jobs == 1:
         yield lambda call, tasks: (call(searches, task) for task in tasks)
         return
@@ -218,8 +222,11 @@ def _mapped(searches: Searches, jobs: int, ray_address: str | None) -> Iterator[
 
 @contextlib.contextmanager
 def _cluster(address: str) -> Iterator[Callable[..., Any]]:
-    """What makes a pool of a Ray cluster's processes. Who was not connected before is not afterwards: Ray
-    ends a connected process a minute after its cluster has gone."""
+    """Connect to a Ray cluster and yield its pool class.
+
+    Disconnect at the end, unless Ray was connected before: Ray ends a connected process a minute
+    after its cluster has gone.
+    """
     try:
         import ray  # pyright: ignore[reportMissingImports]
         from ray.util.multiprocessing import Pool  # pyright: ignore[reportMissingImports]

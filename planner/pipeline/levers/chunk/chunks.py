@@ -1,8 +1,9 @@
-"""Operations in chunks of rows, where no plan fits without that or one takes less time.
+"""Chunks of rows for large operations, if no plan fits without them or one with them is quicker.
 
-Rooms are tried, from all that the budget leaves down to a part of it: for each, what is too large for it
-is split (`planner.pipeline.levers.chunk.too_large`), and a quick search says what a plan takes. In more
-room there are fewer chunks; in less, a plan can keep more beside them.
+The search tries several rooms, from all that the budget leaves down to a part of it. For each,
+operations too large for it are split (`planner.pipeline.levers.chunk.too_large`), and a quick
+search finds a plan's time. More room means fewer chunks; with less, a plan can keep more tensors
+beside them.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class Chunks(Lever):
         return least_possible_peak(_lean(case)) <= case.settings.room_bytes
 
     def rungs(self, case: Case) -> Iterator[Rung]:
-        """Models in chunks, each other in what is split: those with the quickest plan first; where no
-        quick search found one, those with the smallest operations. Only the first, where it has to be
-        quicker than the plain plan."""
+        """Yield models split in different ways, quickest plan first.
+
+        If no quick search found a plan, the models with the smallest operations come first. If a
+        plain plan exists, only models promising a quicker plan are yielded.
+        """
         case.means.progress("splitting what is too large")
         lean = _lean(case)
         hosted = frozenset((lean if case.plain is None else case.plain.prepared).resident)
@@ -72,7 +75,7 @@ class Chunks(Lever):
 
 
 def why_no_split(prepared: Prepared) -> str | None:
-    """Why nothing of this model can run in chunks; None where it can."""
+    """Return why nothing of this model can run in chunks; None if it can."""
     if prepared.target.own_memory:
         return f"not yet for {prepared.target.title}"
     if prepared.loaded.dims:
@@ -83,7 +86,7 @@ def why_no_split(prepared: Prepared) -> str | None:
 
 
 def _lean(case: Case) -> Prepared:
-    """The model with as much on the host as may be."""
+    """Return the model with as much on the host as possible."""
     prepared = case.prepared
     if prepared.request.levers.residence == "device" or prepared.why_no_swaps is not None:
         return prepared
@@ -91,10 +94,10 @@ def _lean(case: Case) -> Prepared:
 
 
 def _splits(case: Case, lean: Prepared) -> Iterator[Prepared]:
-    """By room, what is split for it, where it is something else each time and has room."""
+    """Yield the model split for each room, if the split is new and leaves room."""
     room = case.settings.room_bytes
     hosted = frozenset(lean.resident)
-    # where nothing fits without chunks, looking for them may take as long again
+    # if nothing fits without chunks, the search for them may take as long again
     until = case.until + (case.settings.time_limit_s if case.plain is None else 0.0)
     known: list[object] = [()]
     for share in POLICY.rooms:
@@ -107,7 +110,7 @@ def _splits(case: Case, lean: Prepared) -> Iterator[Prepared]:
 
 
 def _quick_us(case: Case, prepared: Prepared) -> float:
-    """Microseconds that a plan of a short search adds; infinite where it finds none."""
+    """Return the microseconds that a short search's plan adds; infinite if it finds none."""
     limit_s = POLICY.chunks.quick_s(case.settings.time_limit_s) / 2
     orders = base_orders(prepared, time_limit_s=limit_s)
     found_us = quick_us(prepared, orders[0].order, case.settings, limit_s)
@@ -115,7 +118,7 @@ def _quick_us(case: Case, prepared: Prepared) -> float:
 
 
 def _said(prepared: Prepared) -> tuple[str, ...]:
-    """What was split, for a plan's assumptions."""
+    """Return a note on the chunks for a plan's assumptions."""
     regions = [region for together in prepared.split for region in together]
     if not regions:
         return ()

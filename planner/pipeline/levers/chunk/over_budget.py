@@ -1,4 +1,4 @@
-"""The steps of a model at which it holds more than there is room for."""
+"""The steps at which a model exceeds the room for it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from planner.pipeline.prepare.prepared import Prepared
 
 
 class OverBudget:
-    """Those steps in the model's order; its peak alone, where there is room for all.
+    """Those steps in the model's order; only the peak's, if all others have room.
 
     Args:
         room_bytes: None counts every step.
 
     Attributes:
-        peak: a step of the peak. `step` is that of each operation, by OpId.
+        peak: a step of the peak. `step` is each operation's step, by OpId.
     """
 
     def __init__(self, prepared: Prepared, room_bytes: int | None) -> None:
@@ -26,5 +26,5 @@ class OverBudget:
         self.step = {op: i for i, op in enumerate(prepared.order)}
 
     def between(self, begin: int, end: int | None = None) -> int:
-        """How many of them lie in half-open steps; None goes to the last."""
+        """Count them within a half-open range of steps; None runs to the last."""
         return int(self._before[-1 if end is None else end] - self._before[begin])

@@ -1,4 +1,4 @@
-"""The model with regions of it in chunks of rows."""
+"""Apply chunks of rows to regions of a model."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from planner.plan.planfile import SplitRegion
 
 
 def ground_of(prepared: Prepared) -> Ground:
-    """The model, to be looked at for regions."""
+    """Return the model in the form that regions are grown from."""
     return Ground(prepared.model, prepared.types, prepared.graph)
 
 
 def split(prepared: Prepared, regions: Sequence[Region]) -> Prepared:
-    """The same model, with regions of it in chunks: each chunk's nodes run one after the other.
+    """Split regions of a model into chunks; each chunk's nodes run one after the other.
 
     Args:
-        regions: of `prepared.model`; no two have a node in common.
+        regions: of `prepared.model`, without common nodes.
     """
     if not regions:
         return prepared
@@ -55,7 +55,7 @@ def split(prepared: Prepared, regions: Sequence[Region]) -> Prepared:
 
 
 def planned_regions(prepared: Prepared) -> tuple[tuple[SplitRegion, ...], ...]:
-    """What runs in chunks, as the plan file has it."""
+    """Return the regions that run in chunks, in the form of the plan file."""
     return tuple(
         tuple(
             SplitRegion(
@@ -72,7 +72,7 @@ def planned_regions(prepared: Prepared) -> tuple[tuple[SplitRegion, ...], ...]:
 
 
 def split_as_planned(prepared: Prepared, planned: Sequence[Sequence[SplitRegion]]) -> Prepared:
-    """The model with the regions of a plan file in chunks.
+    """Split the regions of a plan file into chunks.
 
     Raises:
         ModelError: there is no such region in the model.
@@ -102,13 +102,17 @@ def split_as_planned(prepared: Prepared, planned: Sequence[Sequence[SplitRegion]
 
 
 def _numbers(prepared: Prepared, regions: Sequence[Region]) -> Numbers:
-    """As close as before where the kernels work out each row by itself."""
+    """Return the closeness of numbers: unchanged if the kernels compute each row by itself."""
     is_exact = all(region.is_exact for region in regions)
     return least_exact(prepared.numbers, "exact" if is_exact else "rounding")
 
 
 def _durations(prepared: Prepared, graph: TrainingGraph, made: Split) -> tuple[float, ...]:
-    """Durations of a graph with chunks: the roofline's, times what a known duration is of it."""
+    """Return the durations of a graph with chunks.
+
+    An added node gets its roofline duration, scaled by known over roofline duration of its
+    original.
+    """
     before = prepared.graph
     roofline, _ = durations_us(before, prepared.hardware)
     known = {op.name: prepared.duration_us[op.id] for op in before.operations}
@@ -124,7 +128,7 @@ def _durations(prepared: Prepared, graph: TrainingGraph, made: Split) -> tuple[f
 
 
 def _without_small(graph: TrainingGraph, least_bytes: int) -> TrainingGraph:
-    """The graph, where chunks that are too small to be copied stay."""
+    """Bar copies of chunks that are too small to be copied."""
     tensors = tuple(
         replace(t, barred=WhyStay.SMALL) if t.barred is None and t.bytes < least_bytes else t
         for t in graph.tensors

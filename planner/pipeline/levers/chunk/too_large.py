@@ -1,9 +1,10 @@
-"""Operations that are too large for a budget, and the regions in which each gets small.
+"""Operations too large for a budget, and the regions that split each of them.
 
-What an operation holds while it runs, with the graph outputs made before it, no plan can do without
-(`planner.bound.instants`). Where that is more than there is room for, a region is looked for around it
-(`planner.lower.chunks.regions`): from each axis of its largest tensor, with larger or smaller values at
-its border, in 2, 4, 8, … chunks, the least number with which what each of its nodes holds has room.
+No plan can avoid the bytes that an operation holds while it runs, with the graph outputs made
+before it (`planner.bound.instants`). If there is no room for them, a region is grown around the
+operation (`planner.lower.chunks.regions`): from each axis of its largest tensor, with larger or
+smaller values at its border, in 2, 4, 8, … chunks; the least number is chosen with which all nodes
+of the region have room.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from planner.pipeline.solve.orders import least_possible_peak
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Large:
-    """An operation that is too large, by its name: it holds `own_bytes`, beside `other_bytes` that are
-    there whatever is done."""
+    """An operation that is too large: it holds `own_bytes`, beside `other_bytes` held in any case."""
 
     name: str
     own_bytes: int
@@ -36,8 +36,11 @@ class Large:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A region, the most that a node of it holds, what is cut, put together and added up, and how many
-    nodes it has with all chunks."""
+    """A region and its costs.
+
+    They are the most bytes that a node of it holds, the bytes cut, joined and summed, and its nodes
+    in all chunks.
+    """
 
     region: Region
     most_bytes: int
@@ -48,12 +51,14 @@ class _Candidate:
 def split_to_fit(
     prepared: Prepared, lean: Prepared, room_bytes: int, *, until: float = math.inf
 ) -> Prepared:
-    """The model with what is too large in chunks, as far as that can be; itself, where nothing can.
+    """Split the operations that are too large into chunks, as far as possible.
+
+    Returns the model unchanged if nothing can be split.
 
     Args:
-        lean: the same model, with on the host what may be there.
-        room_bytes: what each operation may hold.
-        until: no further region is looked for from then on (`planner.clock.now`).
+        lean: the same model, with everything on the host that may live there.
+        room_bytes: limit of the bytes that each operation may hold.
+        until: end of the search for regions (`planner.clock.now`).
     """
     left, least = POLICY.most_nodes, least_possible_peak(lean)
     moved = frozenset(prepared.resident)
@@ -75,7 +80,7 @@ def split_to_fit(
 
 
 def too_large(lean: Prepared, room_bytes: int) -> list[Large]:
-    """Operations for which there is no room in the order that is best for this, largest first."""
+    """Return the operations without room in the order that is best for this, largest first."""
     form = lean.formulated()
     problem = form.problem
     tensors = problem.tensors
@@ -97,11 +102,11 @@ def too_large(lean: Prepared, room_bytes: int) -> list[Large]:
 def regions_for(
     prepared: Prepared, lean: Prepared, room_bytes: int, *, most_nodes: int, until: float
 ) -> tuple[Region, ...]:
-    """Regions that make room for what is too large; no two have a node in common.
+    """Find regions that make room for operations that are too large; no two share a node.
 
     Args:
-        most_nodes: that they may add, all together.
-        until: no further one is looked for from then on.
+        most_nodes: nodes that they may add together.
+        until: end of the search.
     """
     ground = ground_of(prepared)
     sizes = _Sizes(prepared, ground)
@@ -124,8 +129,10 @@ def regions_for(
 def _best(
     ground: Ground, sizes: _Sizes, large: Large, room_bytes: int, taken: frozenset[str]
 ) -> _Candidate | None:
-    """The region that moves the fewest bytes, of those that make room; that with the least to hold where
-    none does; None where none helps."""
+    """Return the region that moves the fewest bytes, of those that make room.
+
+    If none makes room, return the one that holds least; None if none helps.
+    """
     room = room_bytes - large.other_bytes
     candidates = [
         c for c in _candidates(ground, sizes, large, room, taken) if large.name in c.region.ways
@@ -140,7 +147,10 @@ def _best(
 def _candidates(
     ground: Ground, sizes: _Sizes, large: Large, room: int, taken: frozenset[str]
 ) -> Iterator[_Candidate]:
-    """For each axis and each border the region in the fewest chunks that has room, or in the most."""
+    """Yield, for each axis and border, the region with the fewest chunks that has room.
+
+    If none has room, yield the best one.
+    """
     tensor = sizes.largest(large.name)
     if tensor is None:
         return
@@ -179,19 +189,19 @@ class _Sizes:
         self.outputs = {str(v.name) for v in ground.model.graph.outputs}
 
     def bytes(self, tensor: str) -> int:
-        """Of the device; nothing for what is there all the time."""
+        """Return the device bytes of a tensor; 0 for persistent tensors and tensors on the host."""
         found = self.graph.tensors[self.ids[tensor]]
         owner = self.graph.tensors[found.buffer]
         return 0 if owner.is_persistent or owner.on_host else found.bytes
 
     def largest(self, name: str) -> str | None:
-        """The largest tensor that a node reads or makes; None where there is none that comes and goes."""
+        """Return the largest input or output of a node; None if all are persistent or empty."""
         names = [t for t in (*self.ground.made(name), *self.ground.read(name)) if t]
         best = max(names, key=self.bytes, default=None)
         return best if best is not None and self.bytes(best) else None
 
     def candidate(self, region: Region) -> _Candidate:
-        """What a region's nodes hold, the largest chunk's."""
+        """Compute the bytes that a region's nodes hold, for the largest chunk."""
         clock.spend(clock.GROWN_S * len(region.ways))
         share = -(-region.units // region.seed.chunks) / region.units
         most = moved = 0
@@ -214,7 +224,7 @@ class _Sizes:
                 if not t:
                     continue
                 size = self.bytes(t)
-                if axis is None:  # the sum before, and behind
+                if axis is None:  # the sum before and after
                     held += 2 * size
                     moved += 2 * region.seed.chunks * size
                 elif self._buffer(t) not in counted and not self._in_place(op.id, t):
@@ -238,7 +248,7 @@ class _Sizes:
         return any(after == self.ids[tensor] for _, after in self.graph.operations[op].inplace)
 
     def _is_wanted(self, region: Region, tensor: str) -> bool:
-        """Whether it is put together."""
+        """Tell whether a tensor's chunks must be joined."""
         if tensor in self.outputs:
             return True
         for reader in self.ground.consumers.get(tensor, ()):

@@ -1,4 +1,4 @@
-"""What fused nodes take: measured where the other operations' times are, by one run of about a second."""
+"""Times of fused nodes, measured by one run of about a second if the other times are measured."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from planner.targets.keys import NEEDS_FUSED, NEEDS_KEY
 def measured_us(
     prepared: Prepared, model: ir.Model, known_us: Mapping[str, float], names: Collection[str]
 ) -> dict[str, float]:
-    """Microseconds of fused nodes by name, as they would have been when the others were measured; empty
-    where those are not from this machine's CPU, or the model cannot be run.
+    """Return the microseconds of fused nodes by name, scaled to the time when the others were measured.
+
+    Empty if the others are not from this machine's CPU, or the model cannot be run.
 
     Args:
         model: with the fused nodes.
-        known_us: of its other nodes, by name.
-        names: of the fused nodes.
+        known_us: times of its other nodes, by name.
+        names: names of the fused nodes.
     """
     from planner.processes.children import quiet
     from planner.runtime.feeds.inputs import make_inputs

@@ -1,4 +1,4 @@
-"""The model with element operations fused, where that takes less time or is what fits the budget."""
+"""Fuse element operations, if that takes less time or makes a plan fit the budget."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Fusing(Lever):
         return levers.fuse != "none"
 
     def supports(self, prepared: Prepared) -> str | None:
-        # a dim that is 1 here and not elsewhere would give what is inside of a group another shape
+        # a dim that is 1 here and not elsewhere would change shapes inside a group
         if not prepared.loaded.dims:
             return None
         mode = prepared.request.levers.fuse
@@ -85,13 +85,13 @@ class Fusing(Lever):
 
 
 def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepared | None:
-    """The same model with groups of element operations fused; None where there is none.
+    """Fuse groups of element operations; None if there are none.
 
     Args:
-        measure: the times of fused nodes, too, where those of the others are measured.
+        measure: measure the times of fused nodes, too, if the others are measured.
 
     Raises:
-        UsageError: the target has no kernel for what is fused.
+        UsageError: the target has no kernel for fused nodes.
     """
     target = prepared.target
     if target.fused is None:
@@ -130,15 +130,14 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
 
 
 def fused_nodes(prepared: Prepared) -> int:
-    """How many nodes are fused."""
+    """Count the fused nodes."""
     return sum(op.domain == FUSED_DOMAIN for op in prepared.graph.operations)
 
 
 def _durations_us(
     prepared: Prepared, graph: TrainingGraph, made: Fused, *, measure: bool
 ) -> tuple[float, ...]:
-    """Microseconds by OpId: as they were; of fused nodes as measured, or what is left of their
-    operations'."""
+    """Return the microseconds by OpId: unchanged, or for fused nodes measured or estimated."""
     before, members = prepared.graph, made.members
     by_name = {op.name: op for op in before.operations}
     known = {
@@ -160,7 +159,7 @@ def _durations_us(
 
 
 def _note(graph: TrainingGraph, before: TrainingGraph, members: Mapping[str, Members]) -> str:
-    """What was fused, for a plan's assumptions."""
+    """Return a note on the fused operations for a plan's assumptions."""
 
     def moved(of: TrainingGraph) -> int:
         ops = (op for op in of.operations if not op.is_view)

@@ -1,1 +1,1 @@
-"""The lever that stores saved tensors in half."""
+"""The lever that stores saved tensors in half precision."""

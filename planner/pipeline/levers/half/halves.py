@@ -1,8 +1,8 @@
-"""Saved tensors stored in half: chosen with the plan that they allow, and only where it pays.
+"""Store saved tensors in half precision, if the plan that this allows pays.
 
-Where there is no exact plan, or it takes more time than the model as it is, saved tensors are ranked by
-the bytes that half of them frees times the steps over the budget that it frees them for. As many of the
-ranking are stored in half as it takes, and no more: each of them changes numbers.
+If there is no exact plan, or it takes more time than the model as it is, saved tensors are ranked
+by the bytes that half precision frees times the steps over the budget for which it frees them. Only
+as many of the ranking as needed are stored in half precision: each of them changes numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Halves(Lever):
         check_can_halve(prepared)
 
     def rungs(self, case: Case) -> Iterator[Rung]:
-        """With as many in half as quick searches find best; with all, where that does not fit."""
+        """Yield the model with as many halved tensors as quick searches find best, then with all."""
         progress, kind = case.means.progress, case.prepared.request.levers.cast_saved
         if case.plain is None:
             progress("no exact plan fits the budget")
@@ -100,7 +100,7 @@ class Halves(Lever):
 
 
 def ranked(prepared: Prepared, room_bytes: int | None) -> tuple[str, ...]:
-    """Names of what may be stored in half: what frees most bytes times steps over the budget first.
+    """Rank the tensors that may be stored in half precision by bytes times steps over the budget.
 
     Args:
         room_bytes: the budget without its reserve; None counts every step.
@@ -116,8 +116,7 @@ def ranked(prepared: Prepared, room_bytes: int | None) -> tuple[str, ...]:
 
 
 def _away(buffer: Tensor, saved: Saved, over: OverBudget) -> int:
-    """Steps over the budget between the last operation of the forward pass that needs a buffer and the
-    first of the backward pass."""
+    """Count the steps over the budget between a buffer's last forward use and its first backward one."""
     assert buffer.producer is not None
     step = over.step
     first = min(step[op] for op in saved.late)

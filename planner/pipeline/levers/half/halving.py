@@ -1,4 +1,4 @@
-"""The model with some of what is saved from forward to backward stored in half."""
+"""Store some of the tensors saved for the backward pass in half precision."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from planner.units import format_bytes
 
 
 def halved(prepared: Prepared, names: Set[str], kind: CastSaved) -> Prepared:
-    """The same model, with the named buffers in half from forward to backward.
+    """Return the model with the named buffers in half precision from forward to backward.
 
     Args:
-        names: of tensors that own a buffer which may be stored so (`planner.graph.saved.may_be_halved`).
+        names: of tensors that own a buffer that may be stored like this
+            (`planner.graph.saved.may_be_halved`).
         kind: "bf16" or "fp16".
     """
     if not names:
@@ -58,12 +59,12 @@ def halved(prepared: Prepared, names: Set[str], kind: CastSaved) -> Prepared:
 
 
 def name_of(prepared: Prepared, saved: Saved) -> str:
-    """The tensor that owns a buffer."""
+    """Return the name of the tensor that owns a buffer."""
     return prepared.graph.tensors[saved.buffer].name
 
 
 def check_can_halve(prepared: Prepared) -> None:
-    """Raise UsageError where the request asks for saved tensors in half and none can be."""
+    """Raise UsageError if the request asks for saved tensors in half precision and none can be."""
     kind = prepared.request.levers.cast_saved
     if kind == "none":
         return
@@ -87,7 +88,7 @@ def check_can_halve(prepared: Prepared) -> None:
 
 
 def _has_casts(target: Target, kind: str, opset: int) -> bool:
-    """Whether the device itself casts a float to the type, and back."""
+    """Tell whether the device has kernels that cast a float to the type, and back."""
     if target.is_host:
         return True
     asked = devices() if target.everywhere else (target,)
@@ -102,7 +103,7 @@ def _has_casts(target: Target, kind: str, opset: int) -> bool:
 
 
 def _note(graph: TrainingGraph, kind: str) -> str:
-    """What is said of it in the plan."""
+    """Return a note on the halved tensors for the plan's assumptions."""
     halves = [graph.tensors[op.outputs[0]] for op in graph.operations if op.role is Role.HALF]
     size = format_bytes(sum(t.bytes for t in halves))
     return (
@@ -113,11 +114,13 @@ def _note(graph: TrainingGraph, kind: str) -> str:
 
 
 def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:
-    """All operations of a graph: each tensor is cast to half behind what reads it before, and back right
-    before what needs that.
+    """Order all operations of a graph, given the order of those that are not casts.
+
+    A tensor's cast to half precision follows its last reader before the halved value is needed. Its
+    cast back comes right before the operation that needs it.
 
     Args:
-        names: of the others, in order.
+        names: operations other than casts, in order.
     """
     ids = {op.name: op.id for op in graph.operations}
     plain = [ids[name] for name in names]
@@ -154,7 +157,7 @@ def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:
 
 
 def _first_needs(graph: TrainingGraph, place: dict[OpId, int]) -> dict[int, int]:
-    """For each half, and what is made of it, the place of the first operation that needs it."""
+    """Return the place of the first operation that needs each halved tensor, or a cast back of it."""
     found: dict[int, int] = {}
     for op in reversed([op for op in graph.operations if op.role in (Role.HALF, Role.WHOLE)]):
         for t in op.outputs:

@@ -1,1 +1,1 @@
-"""The lever that keeps inputs and outputs on the host."""
+"""The lever that keeps parameters, state, inputs and outputs on the host."""

@@ -1,4 +1,4 @@
-"""What a plan keeps on the host, and less of it where that is more than is allowed."""
+"""The host memory of a plan, and which tensors to leave on the device if it exceeds the host budget."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from planner.units import format_both, format_budget, parse_bytes
 
 @dataclass(frozen=True, slots=True)
 class Fewer:
-    """What to plan with next.
+    """Tensors that the next plan must leave on the device.
 
     Attributes:
-        swaps: names of tensors that may not be swapped any more.
-        resident: names of what no longer lives on the host.
+        swaps: names of tensors that may no longer be swapped.
+        resident: names of tensors that no longer live on the host.
     """
 
     swaps: frozenset[str]
@@ -31,18 +31,18 @@ class Fewer:
 
 
 def host_memory_of(planned: Planned) -> HostMemory:
-    """What the rewritten model of a plan keeps on the host."""
+    """Compute the host memory of a plan's rewritten model."""
     return host_memory(planned.graph, planned.order, in_files(planned.prepared))
 
 
 def in_files(prepared: Prepared) -> frozenset[str]:
-    """Names of initializers whose data lies in files beside the model."""
+    """Return the names of initializers whose data lies in files beside the model."""
     found = prepared.model.graph.initializers.values()
     return frozenset(str(v.name) for v in found if isinstance(v.const_value, ir.ExternalTensor))
 
 
 def host_budget_of(prepared: Prepared) -> int | None:
-    """The request's host budget in bytes; None where there is none.
+    """Return the request's host budget in bytes; None without one.
 
     Raises:
         UsageError: it cannot be read.
@@ -52,13 +52,12 @@ def host_budget_of(prepared: Prepared) -> int | None:
 
 
 def over_host_budget(planned: Planned) -> Fewer | None:
-    """What to do without so that the host holds less; None where the plan is within the host budget.
+    """Choose the tensors to keep off the host if a plan exceeds the host budget; None if it does not.
 
-    The largest swapped tensors go first; where there are none, what makes the plan's peak on the host:
-    outputs, then inputs.
+    The largest swapped tensors go first; without any, the largest tensors that live on the host.
 
     Raises:
-        InfeasibleBudgetError: nothing is left to do without, or may be left out.
+        InfeasibleBudgetError: no tensor is left, or none may be left out.
     """
     budget = host_budget_of(planned.prepared)
     if budget is None:
@@ -86,7 +85,7 @@ def over_host_budget(planned: Planned) -> Fewer | None:
 
 
 def without(prepared: Prepared, swaps: frozenset[str]) -> Prepared:
-    """The model with these tensors barred from the host."""
+    """Bar these tensors from the host."""
     graph = prepared.graph
     tensors = tuple(
         replace(t, barred=WhyStay.HOST_BUDGET) if t.name in swaps else t for t in graph.tensors
@@ -95,14 +94,14 @@ def without(prepared: Prepared, swaps: frozenset[str]) -> Prepared:
 
 
 def _swapped(form: Formulation, actions: Sequence[Action]) -> list[tuple[int, str]]:
-    """(bytes, name) of each tensor that a schedule swaps."""
+    """Return (bytes, name) of each tensor that a schedule swaps."""
     out = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
     tensors = form.problem.tensors
     return [(tensors[t].bytes, tensors[t].name) for t in out if not tensors[t].host_copy]
 
 
 def _largest(sized: Sequence[tuple[int, str]], bytes_: int) -> frozenset[str]:
-    """Names of the largest that come to so many bytes."""
+    """Return the names of the largest tensors that add up to `bytes_`."""
     found: list[str] = []
     for size, name in sorted(sized, reverse=True):
         if bytes_ <= 0:

@@ -1,9 +1,10 @@
-"""What lives on the host: chosen with the plan that it allows, and again where need be.
+"""Tensors that live on the host: chosen by the plan that they allow, and chosen again if needed.
 
-What a session copies in any case costs nothing more. Everything else costs a copy, or two where it is
-needed on both sides of the peak; by the byte that it frees, each costs the same. So inputs, initializers
-and outputs are ranked by how much of the time that is over the budget they would be away, and the first
-so many of the ranking live on the host. The host budget bounds these and what is swapped.
+Tensors that a session copies in any case are free. All others cost a copy, or two if they are
+needed on both sides of the peak; per byte freed, each costs the same. Inputs, initializers and
+outputs are therefore ranked by the share of the steps over the budget for which they would be away,
+and the first ones of the ranking live on the host. The host budget bounds these and swapped
+tensors.
 """
 
 from __future__ import annotations
@@ -56,8 +57,11 @@ class Hosting(Lever):
             raise UsageError(f"--resident host: {no_copies.sentence}; use --resident device")
 
     def goes_without(self, case: Case) -> bool:
-        """Whether there may be a plan with everything on the device, and having anything on the host
-        costs copies."""
+        """Tell whether to plan with everything on the device first.
+
+        It is worth it if a plan with everything on the device may exist, and residence on the host
+        costs copies.
+        """
         if residence_of(case.prepared) != "auto":
             return False
         found = self.ladder(case)
@@ -65,7 +69,7 @@ class Hosting(Lever):
         return has_copies and least_possible_peak(case.prepared) <= case.settings.room_bytes
 
     def rungs(self, case: Case) -> Iterator[Rung]:
-        """The model with what pays on the host, as its request asks."""
+        """Yield the model with the tensors on the host that pay, within its request."""
         prepared = case.prepared
         if (lever := residence_of(prepared)) == "device":
             yield Rung(prepared=prepared)
@@ -78,11 +82,11 @@ class Hosting(Lever):
         if case.plain is None and least_possible_peak(prepared) <= case.settings.room_bytes:
             limit_s = self.shares.quick_s(case.settings.time_limit_s)
             orders = base_orders(prepared, time_limit_s=limit_s)
-            if orders[0].peak_bytes <= case.settings.room_bytes:  # the order alone is enough
+            if orders[0].peak_bytes <= case.settings.room_bytes:  # another order alone suffices
                 yield Rung(prepared=prepared, orders=orders)
                 return
         chosen: Prepared | None = resided(prepared, found.first(0))
-        if found.ranked:  # else the copies are made in any case
+        if found.ranked:  # otherwise a session makes the copies in any case
             case.means.progress("planning with parameters, state, inputs and outputs on the host")
             chosen = climb(self, case, found, everything_on_host(prepared, case.settings))
         if chosen is not None and (case.plain is None or chosen.resident):
@@ -101,8 +105,10 @@ class Hosting(Lever):
         return made.is_better(plain)
 
     def mended(self, case: Case, rung: Rung, found: Trouble) -> Rung | None:
-        """With less on the host where the host budget binds, or ONNX Runtime's optimizers take what is
-        copied; with more of it where no plan fits.
+        """Change the tensors on the host after a rung's plan.
+
+        Fewer live there if the host budget binds, or if ONNX Runtime's optimizers remove copied
+        nodes; more if no plan fits.
 
         Raises:
             InfeasibleBudgetError: with less, no plan fits.
@@ -153,13 +159,15 @@ class Hosting(Lever):
 
 
 def residence_of(prepared: Prepared) -> str:
-    """Where what outlives a step may live: "device", "host" or "auto"."""
+    """Return where parameters, state, inputs and outputs may live: "device", "host" or "auto"."""
     return "device" if prepared.why_no_swaps is not None else prepared.request.levers.residence
 
 
 def _more_on_host(case: Case, rung: Rung) -> frozenset[str]:
-    """All that may live on the host, or small tensors too where that was chosen; what was chosen, where
-    the request leaves nothing to choose."""
+    """Return all tensors that may live on the host, with small ones if those were chosen already.
+
+    If the request leaves no choice, return the tensors chosen before.
+    """
     prepared, before = case.prepared, frozenset(rung.prepared.resident)
     if residence_of(prepared) == "device":
         return before
@@ -175,7 +183,7 @@ def _more_on_host(case: Case, rung: Rung) -> frozenset[str]:
 def _with_host_budget(
     prepared: Prepared, rung: Rung, error: InfeasibleBudgetError
 ) -> InfeasibleBudgetError:
-    """The error, which says so where the host budget took copies away."""
+    """Return the error, with a hint if the host budget prevented copies."""
     levers = prepared.request.levers
     host, disk, left = levers.host_budget, levers.disk, rung.no_swaps | rung.stays
     where, option = "on the host", "--host-budget"
@@ -194,14 +202,16 @@ def _with_host_budget(
 
 
 def everything_on_host(prepared: Prepared, settings: Settings) -> Prepared:
-    """The model with all that may on the host."""
+    """Return the model with everything on the host that may live there."""
     found = candidates_of(prepared, settings)
     return resided(prepared, found.first(len(found.ranked)))
 
 
 def ways_of(prepared: Prepared, settings: Settings) -> tuple[Prepared, ...]:
-    """Make the ends of what `Hosting` chooses from: as much on the host as the request allows at no cost
-    and, where there is more that may be there, all of it.
+    """Return the two extremes of `Hosting`'s choice.
+
+    They are the model with all tensors on the host that cost nothing there and, if more may live
+    there, the model with all of these.
 
     Raises:
         UsageError: the host is asked for, and ONNX Runtime here has no copies.
@@ -216,19 +226,19 @@ def ways_of(prepared: Prepared, settings: Settings) -> tuple[Prepared, ...]:
 
 
 def candidates_of(prepared: Prepared, settings: Settings, *, small_too: bool = False) -> Ladder:
-    """What may live on the host, ranked.
+    """Rank the tensors that may live on the host.
 
     Args:
-        small_too: with what is not worth a copy, too.
+        small_too: include tensors that are not worth a copy.
     """
     tensors = may_live_on_host(prepared.graph)
-    has_limit = prepared.request.levers.min_tensor is not None  # what is smaller is barred
+    has_limit = prepared.request.levers.min_tensor is not None  # smaller tensors are barred
     if not has_limit and not small_too:
         sizes = [t.bytes for t in tensors]
         least = _least_bytes(sizes, least_bytes(prepared), settings.room_bytes)
         tensors = [t for t in tensors if t.bytes >= least]
     if prepared.request.levers.residence == "auto" and not prepared.target.own_memory:
-        # what can be fed is not packed by the CPU's kernels: last bits may change
+        # the CPU's kernels do not pack initializers that can be fed: last bits may change
         tensors = [t for t in tensors if not t.is_initializer]
     copied = feeds_are_copied(prepared)
     free = tuple(t.name for t in tensors if copied and not t.is_initializer)
@@ -239,12 +249,14 @@ def candidates_of(prepared: Prepared, settings: Settings, *, small_too: bool = F
 
 
 def _least_bytes(sizes: Sequence[int], least: int, room: int) -> int:
-    """What is smaller stays on the device, as long as that is little: many of a network's weights are
-    small beside its activations, and together they are more than a device has.
+    """Return the size below which tensors stay on the device, as long as they add up to little.
+
+    Many of a network's weights are small beside its activations, but together they may exceed a
+    device.
 
     Args:
-        least: what is smaller is not worth a copy.
-        room: on the device.
+        least: size below which a tensor is not worth a copy.
+        room: bytes on the device.
     """
     left = 0
     for size in sorted(sizes):
@@ -255,7 +267,7 @@ def _least_bytes(sizes: Sequence[int], least: int, room: int) -> int:
 
 
 def _away(tensor: Tensor, over: OverBudget) -> float:
-    """Of the steps over the budget, for how many a tensor would be away, for each copy."""
+    """Return the share of the steps over the budget for which a tensor would be away, per copy."""
     total = over.between(0)
     uses = sorted(over.step[op] for op in tensor.consumers)
     if tensor.producer is not None:

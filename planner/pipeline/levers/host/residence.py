@@ -1,4 +1,4 @@
-"""What stays on the device, and what lives on the host: the model with page-ins and page-outs."""
+"""Add page-ins and page-outs to a model, for tensors that live on the host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from planner.units import format_duration
 
 
 def resided(prepared: Prepared, names: Set[str]) -> Prepared:
-    """The same model, with the named inputs, initializers and outputs on the host.
+    """Return the model with the named inputs, initializers and outputs on the host.
 
-    Page-ins stand right before the first that reads them, page-outs right behind what makes them.
+    Page-ins come right before the first reader, page-outs right after the producer.
 
     Args:
-        names: of what may live there (`planner.lower.residence.may_live_on_host`).
+        names: of tensors that may live there (`planner.lower.residence.may_live_on_host`).
     """
     if not names:
         return prepared
@@ -47,9 +47,11 @@ def resided(prepared: Prepared, names: Set[str]) -> Prepared:
 
 
 def around_taken(prepared: Prepared, error: TakenError) -> frozenset[str]:
-    """What had better stay on the device, since ONNX Runtime's optimizers take what makes or reads it:
-    a node that does nothing is left alone only where it makes an output. All that lives on the host,
-    where no such thing is named."""
+    """Return the tensors to keep on the device because ONNX Runtime's optimizers remove their neighbours.
+
+    The optimizers keep a node that does nothing only if it makes an output. Returns all tensors on
+    the host if the error names none of them.
+    """
     graph = prepared.graph
     found: set[str] = set()
     for op in graph.operations:
@@ -68,22 +70,24 @@ def around_taken(prepared: Prepared, error: TakenError) -> frozenset[str]:
 
 
 def feeds_are_copied(prepared: Prepared) -> bool:
-    """Whether a session copies to the device what the caller feeds, and back what it wants."""
+    """Tell whether a session copies the caller's inputs to the device, and its results back."""
     feeds = prepared.request.levers.feeds
     apart = prepared.target.own_memory or not prepared.hardware.is_host
     return feeds == "host" or (feeds == "auto" and apart)
 
 
 def is_paged_at_a_price(prepared: Prepared) -> bool:
-    """Whether something lives on the host whose copy a session would not make in any case."""
+    """Tell whether some tensor on the host needs a copy that a session would not make in any case."""
     mine = prepared.loaded.model.graph.initializers
     is_added = not feeds_are_copied(prepared)
     return any(is_added or name in mine for name in prepared.resident)
 
 
 def most_bound_us(prepared: Prepared, *, overlap: bool) -> float:
-    """No bound on a time is taken for higher: with other inputs and outputs on the host there may be
-    quicker plans, and copies of what lives there may hide, where a bound has them between the operations.
+    """Return the cap on every bound on a time, in microseconds.
+
+    With other tensors on the host there may be quicker plans, and copies that the bound counts
+    between the operations may hide beside them.
 
     Args:
         overlap: copies run beside the operations.
@@ -94,7 +98,7 @@ def most_bound_us(prepared: Prepared, *, overlap: bool) -> float:
 
 
 def residence_note(prepared: Prepared) -> tuple[str, ...]:
-    """What is assumed of the caller, where something lives on the host."""
+    """Return a note on the assumed feeds of the caller, if tensors live on the host."""
     if not prepared.resident:
         return ()
     count = f"{len(prepared.resident):,} inputs, initializers and outputs live on the host"
@@ -111,7 +115,7 @@ def residence_note(prepared: Prepared) -> tuple[str, ...]:
 def _fed_us(
     prepared: Prepared, graph: TrainingGraph, made: Resided, durations: Sequence[float]
 ) -> float:
-    """What the copies take that the session makes of the original's inputs and outputs, too."""
+    """Return the time of the copies that a session also makes for the original's inputs and outputs."""
     if not feeds_are_copied(prepared):
         return 0.0
     mine = {v.name for v in prepared.model.graph.initializers.values()}
@@ -124,8 +128,11 @@ def _fed_us(
 
 
 def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Resided) -> TrainingGraph:
-    """Categories and bars as they were: names tell them, and what is on the device has another. It need
-    not be copied to the host again, either."""
+    """Restore categories and bars.
+
+    Categories follow from names, and tensors on the device have new ones. These need no copy to the
+    host, either.
+    """
     tensors, known = list(graph.tensors), {t.name: t.category for t in before.tensors}
     for op in graph.operations:
         host = made.page_ins.get(op.name) or made.page_outs.get(op.name)
@@ -138,10 +145,10 @@ def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Resided) -> Tr
 
 
 def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:
-    """All operations of a graph, with each copy right beside what it is for.
+    """Order all operations of a graph, with each copy right beside the operation that it serves.
 
     Args:
-        names: of the others, in order.
+        names: the other operations, in order.
     """
     ids = {op.name: op.id for op in graph.operations}
     page_in = {op.outputs[0]: op.id for op in graph.operations if op.role is Role.PAGE_IN}
