@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Action, ActionKind, Problem, actions_below
@@ -35,6 +36,18 @@ class Decoder:
         while count < 0:  # an extravagant plan: make room for it
             core.use(steps_for(core.arrays, 4 * core.steps.kind.size))
             count = core.schedule(plan_of(core.arrays, decisions))
+        return self.actions(count)
+
+    def placed(self, actions: Sequence[Action], rounds: int) -> list[Action]:
+        """The actions with their copies listed where they hide beside the operations (see
+        `Core.place_and_time`); waits are left out."""
+        listed = [action for action in actions if action.kind in _KINDS]
+        if len(listed) > self.core.steps.kind.size:
+            self.core.use(steps_for(self.core.arrays, len(listed)))
+        steps, count = self.core.steps, len(listed)
+        steps.kind[:count] = [_KINDS.index(action.kind) for action in listed]
+        steps.target[:count] = [action.target for action in listed]
+        self.core.place_and_time(count, rounds)
         return self.actions(count)
 
     def actions(self, count: int) -> list[Action]:

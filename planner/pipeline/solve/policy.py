@@ -19,7 +19,7 @@ class SolvePolicy:
         least_bytes: what is smaller stays as it is: its copy or cast takes as long as a node takes to
             start.
         least_of_peak: so does what is smaller than this share of the peak.
-        serial: share of the time of a search with overlap for the one of serial copies.
+        beside: a search with overlap may take so many times as long as the one of serial copies before.
         capacities: to try, as shares of the budget, until ONNX Runtime's arena fits the budget too.
         mended: a plan that needs no more than so many times the arena may be mended, or one much like
             it fit.
@@ -74,7 +74,7 @@ class SolvePolicy:
     worth: float = 0.01
     least_bytes: int = 4096
     least_of_peak: float = 1 / 2000
-    serial: float = 0.35
+    beside: float = 0.5
     capacities: tuple[float, ...] = (
         1.0,
         0.995,
