@@ -38,15 +38,19 @@ class Decoder:
             count = core.schedule(plan_of(core.arrays, decisions))
         return self.actions(count)
 
-    def placed(self, actions: Sequence[Action], rounds: int) -> list[Action]:
-        """The actions with their copies listed where they hide beside the operations (see
-        `Core.place_and_time`); waits are left out."""
+    def load(self, actions: Sequence[Action]) -> int:
+        """Write the actions of any schedule to the steps, waits left out; returns how many."""
         listed = [action for action in actions if action.kind in _KINDS]
-        if len(listed) > self.core.steps.kind.size:
-            self.core.use(steps_for(self.core.arrays, len(listed)))
-        steps, count = self.core.steps, len(listed)
-        steps.kind[:count] = [_KINDS.index(action.kind) for action in listed]
-        steps.target[:count] = [action.target for action in listed]
+        count = len(listed)
+        if count > self.core.steps.kind.size:
+            self.core.use(steps_for(self.core.arrays, count))
+        self.core.steps.kind[:count] = [_KINDS.index(action.kind) for action in listed]
+        self.core.steps.target[:count] = [action.target for action in listed]
+        return count
+
+    def placed(self, count: int, rounds: int) -> list[Action]:
+        """The first `count` actions in the steps, copies listed where they hide beside the operations
+        (see `Core.place_and_time`)."""
         self.core.place_and_time(count, rounds)
         return self.actions(count)
 

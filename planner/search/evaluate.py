@@ -7,7 +7,7 @@ from functools import cached_property
 
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Decisions
-from planner.plan.problem import Action, Problem
+from planner.plan.problem import Problem
 from planner.search.decode import Decoder
 from planner.simulate.simulate import candidate_of
 
@@ -34,7 +34,9 @@ class Evaluator:
 
     def evaluate(self, decisions: Decisions) -> Candidate:
         """Decode and replay; copies beside the operations are listed where they hide."""
-        actions = self._listed(self.decoder.schedule(decisions))
+        actions = self.decoder.schedule(decisions)
+        if self._is_beside:
+            actions = self.decoder.placed(len(actions), _PLACEMENTS)
         return replace(candidate_of(self.problem, actions), decisions=decisions)
 
     def again(self, found: Candidate) -> Candidate:
@@ -43,13 +45,16 @@ class Evaluator:
         if found.decisions is not None:
             return self.evaluate(found.decisions)
         as_it_is = candidate_of(self.problem, found.actions)
-        placed = candidate_of(self.problem, self._listed(found.actions))
+        if not self._is_beside:
+            return as_it_is
+        listed = self.decoder.placed(self.decoder.load(found.actions), _PLACEMENTS)
+        placed = candidate_of(self.problem, listed)
         return min(as_it_is, placed, key=lambda plan: (not self.fits(plan), plan.time_us))
 
-    def _listed(self, actions: list[Action]) -> list[Action]:
-        """The actions with copies where they hide, if they run beside the operations."""
-        is_beside = self.decoder.core.arrays.overlap
-        return self.decoder.placed(actions, _PLACEMENTS) if is_beside else actions
+    @property
+    def _is_beside(self) -> bool:
+        """Whether copies run beside the operations."""
+        return self.decoder.core.arrays.overlap
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether the peak is within the capacity."""
