@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from planner import clock
 from planner.pipeline.answer.problem import problem_of
 from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.solve import serial_first
 from planner.pipeline.solve.serial_first import search_for
 from planner.plan.candidate import Candidate
 from planner.plan.problem import ActionKind, Problem
@@ -23,7 +24,7 @@ from planner.search.decode import Decoder
 from planner.search.evaluate import Evaluator
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import candidate_of, simulate
-from reports.solver.build import with_levers
+from reports.solver.build import with_budget, with_levers
 from reports.solver.synthetic import FAMILIES, synthetic
 from tests.graphs import at_capacity, between, decisions_for, problems
 
@@ -63,6 +64,14 @@ def test_of_random_problems(problem: Problem, share: float):
     if beside.candidate is not None and serial.candidate is not None:
         assert beside.candidate.time_us <= serial.candidate.time_us * (1 + 1e-9)
         assert beside.candidate.peak_bytes <= problem.capacity_bytes
+
+
+def test_the_serial_plan_is_there_without_any_search_with_overlap(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serial_first, "POLICY", replace(serial_first.POLICY, beside=0.0))
+    problem = with_budget(synthetic("resnet", 100), 50, "both")
+    serial, beside = (found_in(replace(problem, overlap=o), 1.0) for o in (False, True))
+    assert beside.candidate is not None and serial.candidate is not None
+    assert beside.candidate.time_us <= serial.candidate.time_us * (1 + 1e-9)
 
 
 def of_sample(name: str) -> Problem:
