@@ -21,14 +21,10 @@ import numpy as np
 
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
 from planner.graph.rules import SWAP_DOMAIN, SWAP_OUT, SWAP_TOKENS
+from planner.onnxio.kinds import GRANULARITY_BYTES
 
 SLOT_PAGE_BYTES = 4096
 """Page size of slots (planner/native/slots.h, `kSlotPageBytes`)."""
-
-GRANULARITY_BYTES = 256
-"""Rounding unit of every buffer in ONNX Runtime's arenas, pinned memory included (bfc_arena.h,
-`kMinAllocationSize`).
-"""
 
 _MADE = (Role.SWAP_OUT, Role.PAGE_OUT, Role.STORE_TO)
 

@@ -39,6 +39,7 @@ class Device : public PageMemory {
   char* base() const override { return base_; }
   size_t page_bytes() const override { return page_; }
   size_t pages() const override { return handles_.size(); }
+  size_t piece_bytes() const override { return 256; }  // as cuMemAlloc aligns
 
   char* map(const std::vector<Span>& spans, size_t count) override {
     cuda::Address at = 0;

@@ -36,6 +36,7 @@ class Host : public PageMemory {
   char* base() const override { return base_; }
   size_t page_bytes() const override { return page_; }
   size_t pages() const override { return pages_; }
+  size_t piece_bytes() const override { return 64; }  // as ONNX Runtime's products want it (MLAS)
 
   char* map(const std::vector<Span>& spans, size_t count) override {
     char* at = reserve(count);

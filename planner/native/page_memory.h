@@ -17,6 +17,7 @@ class PageMemory {
   virtual char* base() const = 0;
   virtual size_t page_bytes() const = 0;
   virtual size_t pages() const = 0;
+  virtual size_t piece_bytes() const = 0;  // of what shares a page; alignment of every buffer
   virtual char* map(const std::vector<Span>& spans,
                     size_t count) = 0;  // null where it cannot be done
   virtual void unmap(char* at, size_t count) = 0;

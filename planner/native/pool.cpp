@@ -8,7 +8,6 @@
 namespace planner {
 namespace {
 
-constexpr size_t kPieceBytes = 256;  // as ONNX Runtime's arena rounds; alignment of every buffer
 constexpr size_t kMostAliasSpans =
     16384;  // a quarter of the mappings that Linux lets a process have
 
@@ -23,7 +22,10 @@ size_t page_count(const std::vector<Span>& spans) {
 }  // namespace
 
 Pool::Pool(std::unique_ptr<PageMemory> memory)
-    : memory_(std::move(memory)), page_(memory_->page_bytes()), free_(memory_->pages()) {
+    : memory_(std::move(memory)),
+      page_(memory_->page_bytes()),
+      piece_(memory_->piece_bytes()),
+      free_(memory_->pages()) {
   facts_.page_bytes = int64_t(page_);
   facts_.pool_bytes = int64_t(page_ * memory_->pages());
 }
@@ -47,7 +49,7 @@ void* Pool::get(size_t bytes, size_t spill_bytes) {
 
 void* Pool::spilled(size_t bytes) {
   void* at = nullptr;
-  if (posix_memalign(&at, kPieceBytes, bytes)) return nullptr;
+  if (posix_memalign(&at, piece_, bytes)) return nullptr;
   spilled_[at] = bytes;
   facts_.spilled_bytes += bytes;
   facts_.spilled_most_bytes = std::max(facts_.spilled_most_bytes, facts_.spilled_bytes);
@@ -123,16 +125,16 @@ void Pool::put_large(char* at, const Buffer& buffer) {
 }
 
 char* Pool::small(size_t bytes) {
-  size_t count = std::max(ceil_divide(bytes, kPieceBytes), size_t(1));
+  size_t count = std::max(ceil_divide(bytes, piece_), size_t(1));
   auto piece = [&](char* at, Shared& page) -> char* {
     Span span = page.free.best(count);
     if (!span.count) return nullptr;
     page.pieces[span.start] = span.count;
-    return at + span.start * kPieceBytes;
+    return at + span.start * piece_;
   };
   for (char* at : sharing_)
     if (char* found = piece(at, shared_.at(at))) return found;
-  Shared fresh{{}, FreeSpans(page_ / kPieceBytes), {}};
+  Shared fresh{{}, FreeSpans(page_ / piece_), {}};
   char* at = large(1, fresh.page);
   if (!at) return nullptr;
   sharing_.push_back(at);
@@ -141,7 +143,7 @@ char* Pool::small(size_t bytes) {
 
 void Pool::put_small(char* at) {
   auto page = std::prev(shared_.upper_bound(at));
-  auto piece = page->second.pieces.find(size_t(at - page->first) / kPieceBytes);
+  auto piece = page->second.pieces.find(size_t(at - page->first) / piece_);
   page->second.free.put({piece->first, piece->second});
   page->second.pieces.erase(piece);
   if (!page->second.pieces.empty()) return;

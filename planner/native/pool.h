@@ -65,7 +65,7 @@ class Pool {
 
   std::mutex mutex_;
   std::unique_ptr<PageMemory> memory_;
-  const size_t page_;
+  const size_t page_, piece_;  // bytes
   FreeSpans free_;
   PoolFacts facts_;
   std::string refusal_;

@@ -12,8 +12,12 @@ from planner.onnxio.dims import Shape
 SEQUENCE = "sequence"
 
 _KEY = "planner.items"
-PIECE_BYTES, PAGE_BYTES = 256, 4096
-"""Of what the pool on the CPU rounds buffers to, below a page and from one on."""
+GRANULARITY_BYTES = 256
+"""ONNX Runtime's arenas round every buffer up to this, those of pinned memory too (bfc_arena.h,
+`kMinAllocationSize`)."""
+
+PAGE_BYTES = 4096
+"""Of the pool on the CPU."""
 
 _STRING_BITS = 256
 
@@ -61,9 +65,9 @@ def bits_of(dtype: ir.DataType) -> int:
 
 
 def rounded(shape: Shape, dtype: ir.DataType) -> int:
-    """Bytes of an item, as the pool rounds them (`planner.runtime.memory.paged`)."""
+    """Bytes of an item, rounded up as an arena does below a page, and as the pool does from one on."""
     size = -(-math.prod(shape) * bits_of(dtype) // 8)
-    unit = PIECE_BYTES if size < PAGE_BYTES else PAGE_BYTES
+    unit = GRANULARITY_BYTES if size < PAGE_BYTES else PAGE_BYTES
     return max(1, -(-size // unit)) * unit
 
 

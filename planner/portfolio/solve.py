@@ -18,7 +18,6 @@ from planner.search.engine import run_engine
 from planner.search.patience import NotWorthTheWait
 from planner.search.state import NearBound, SearchSettings, SearchState, WhenSettled, new_state
 from planner.search.stop import At, First, after
-from planner.simulate.simulate import candidate_of
 
 Progress = Callable[[str], None]
 
@@ -36,11 +35,12 @@ def solve(
 
     Args:
         problem: operations in base order, with the capacity to plan for.
-        settings: of the whole search; the first run's compilation of the replay does not count.
-        start: result of an earlier search of this problem, possibly with more capacity: the answer
-            is no worse. Its proofs hold, and its plan is a start.
-        larger: a further result, with more capacity.
-        progress: called with each better plan.
+        settings: of the whole search; what the first run spends on compiling the replay is not
+            counted.
+        start: what an earlier search of this problem found: the answer is no worse. Of one with more
+            capacity, too: what is proved of it holds, and its plan is a place to begin from.
+        larger: one of more capacity besides, or of serial copies where they overlap.
+        progress: told of each better plan.
         policy: which engine has its turn when.
 
     Raises:
@@ -80,7 +80,7 @@ def _search(state: SearchState, policy: Policy) -> None:
             if state.is_settled or not policy.is_due(turn, state):
                 continue
             until = At(state.began + policy.until(turn, state.problem) * limit_s)
-            if turn.even_late and until.left_s < policy.late_s:
+            if turn.even_late and state.best is None and until.left_s < policy.late_s:
                 run_engine(turn.engine, state, after(policy.late_s))
             elif stop.left_s > 0:
                 run_engine(turn.engine, state, First((until, stop)))
@@ -97,16 +97,12 @@ def _search(state: SearchState, policy: Policy) -> None:
 
 def _resume(state: SearchState, start: Solved) -> None:
     """Take over the plans and proofs of an earlier search; the plans are replayed."""
-    problem = state.problem
-    state.prove(start.bound_us - problem.base_duration_us, start.bound_class)
+    state.prove(start.bound_us - state.problem.base_duration_us, start.bound_class)
     state.is_impossible |= start.is_impossible
     for found in (start.least, start.candidate):
         if found is None:
             continue
-        if found.decisions is not None:
-            again = state.evaluator.evaluate(found.decisions)
-        else:
-            again = candidate_of(problem, found.actions)
+        again = state.evaluator.again(found)
         state.offer(again, start.engine)
         if found is start.candidate and not state.evaluator.fits(again):
             state.near = again

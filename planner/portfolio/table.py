@@ -101,7 +101,7 @@ class Policy:
     def is_due(self, turn: Turn, state: SearchState) -> bool:
         """Tell whether an engine's turn is due in the current state."""
         if turn.when is When.NOTHING_FITS:
-            return state.best is None
+            return state.changeable is None
         if turn.when is When.FAR:
             return state.best is not None and not state.is_within(self.far_gap)
         return turn.when is When.ALWAYS or state.is_within(self.close_gap)

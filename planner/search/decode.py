@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from planner.plan.decisions import Decisions
 from planner.plan.problem import Action, ActionKind, Problem, actions_below
@@ -37,6 +38,22 @@ class Decoder:
         while count < 0:  # a plan with very many actions needs more room
             core.use(steps_for(core.arrays, 4 * core.steps.kind.size))
             count = core.schedule(plan_of(core.arrays, decisions))
+        return self.actions(count)
+
+    def load(self, actions: Sequence[Action]) -> int:
+        """Write the actions of any schedule to the steps, waits left out; returns how many."""
+        listed = [action for action in actions if action.kind in _KINDS]
+        count = len(listed)
+        if count > self.core.steps.kind.size:
+            self.core.use(steps_for(self.core.arrays, count))
+        self.core.steps.kind[:count] = [_KINDS.index(action.kind) for action in listed]
+        self.core.steps.target[:count] = [action.target for action in listed]
+        return count
+
+    def placed(self, count: int, rounds: int) -> list[Action]:
+        """The first `count` actions in the steps, copies listed where they hide beside the operations
+        (see `Core.place_and_time`)."""
+        self.core.place_and_time(count, rounds)
         return self.actions(count)
 
     def actions(self, count: int) -> list[Action]:

@@ -51,30 +51,32 @@ class SearchSettings:
 
 @dataclass(slots=True)
 class SearchState:
-    """State that engines share; each reads it and offers plans and bounds.
+    """What engines share while they search; each reads it and offers plans and bounds.
 
     Attributes:
         evaluator: of the problem.
         settings: of the search.
         least: the plan with the least peak, whether it fits or not.
-        best: the fastest plan that fits; None before one is found.
-        near: the fastest known plan that exceeds the capacity, from a search with more capacity.
-        engine: the engine that found `best`.
+        best: the fastest plan that fits; None before there is one.
+        decided: the fastest plan that fits and has decisions, the best one or another.
+        near: the fastest plan known that exceeds the capacity, of a search with more of it.
+        engine: what found it.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
-        is_impossible: it is proved that nothing fits.
-        near_since: time when the plan came near its bound (`clock.now`); None before.
-        instants: base operations at which memory is short, most important first.
-        intervals: the integer programs beside the search, once they run.
-        began: start of the search (`clock.now`).
-        improved: time when the best plan was found (`clock.now`).
-        ledger: statistics of each engine.
-        on_progress: called with each better plan.
+        is_impossible: proved that nothing fits.
+        near_since: when the plan came near its bound (`clock.now`); None before.
+        instants: base operations at which memory is short, those that matter most first.
+        intervals: the integer programs that run beside the search, once they do.
+        began: when the search began (`clock.now`).
+        improved: when the best plan was found (`clock.now`).
+        ledger: what each engine did.
+        on_progress: told of each better plan.
     """
 
     evaluator: Evaluator
     settings: SearchSettings
     least: Candidate
     best: Candidate | None = None
+    decided: Candidate | None = None
     near: Candidate | None = None
     engine: str = ""
     bound_extra_us: float = 0.0
@@ -101,10 +103,10 @@ class SearchState:
         """
         if candidate.peak_bytes < self.least.peak_bytes:
             self.least = candidate
-        improved = self.evaluator.fits(candidate) and (
-            self.best is None
-            or (candidate.time_us, candidate.peak_bytes) < (self.best.time_us, self.best.peak_bytes)
-        )
+        fits = self.evaluator.fits(candidate)
+        if fits and candidate.decisions is not None and _is_better(candidate, self.decided):
+            self.decided = candidate
+        improved = fits and _is_better(candidate, self.best)
         self.ledger.count_offer(improved=improved)
         if not improved:
             return False
@@ -136,6 +138,12 @@ class SearchState:
         return self.problem.base_duration_us + self.bound_extra_us
 
     @property
+    def changeable(self) -> Candidate | None:
+        """The plan that small changes begin from: the best, or, where copies overlap and nothing else
+        improves plans, the fastest that has decisions to change."""
+        return self.decided if self.problem.overlap else self.best
+
+    @property
     def is_tight(self) -> bool:
         """Whether the remaining gap is negligible."""
         if self.best is None:
@@ -154,6 +162,12 @@ class SearchState:
     def is_settled(self) -> bool:
         """Whether nothing is left to find."""
         return self.is_tight or self.is_impossible
+
+
+def _is_better(candidate: Candidate, than: Candidate | None) -> bool:
+    """Whether it takes less time, or as much and fewer bytes."""
+    found = (candidate.time_us, candidate.peak_bytes)
+    return than is None or found < (than.time_us, than.peak_bytes)
 
 
 @dataclass(frozen=True, slots=True)

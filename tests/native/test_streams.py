@@ -7,6 +7,7 @@ it. Leaving out a wait, a mutant, shows what the wait is for. Nothing here is a 
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from planner.native.building import SOURCES
+from planner.runtime.memory.paged import PIECE_BYTES, PagedPool, Taken
 from tests.native.fakes import (
     FLAGS,
     HERE,
@@ -36,6 +38,14 @@ class Built:
     driver: Path
     program: Path
 
+    def compile(self, name: str, made: Path, *sanitize: str) -> None:
+        """One of this folder's programs, with the library's sources in it."""
+        unit = made.with_suffix(".cpp")
+        parts = [*sorted(SOURCES.rglob("*.cpp")), HERE / f"{name}.cpp"]
+        unit.write_text("".join(f'#include "{part}"\n' for part in parts))
+        command = [*compiler(), *FLAGS, *sanitize, *TEST_BUILD, f"-I{SOURCES}", unit, self.driver]
+        subprocess.run([*map(str, command), "-ldl", "-o", str(made)], check=True)
+
     def run(
         self, programs: int, backend: str = "cuda", mutant: int = 0
     ) -> subprocess.CompletedProcess[str]:
@@ -52,14 +62,11 @@ class Built:
 
 def built(folder: Path, *sanitize: str) -> Built:
     """The fake driver, and the program with the library's sources in it."""
-    program = folder / "streams"
-    driver = shared_library("fake_driver", folder / "driver.so", *sanitize)
-    unit = folder / "unit.cpp"
-    parts = [*sorted(SOURCES.rglob("*.cpp")), HERE / "streams.cpp"]
-    unit.write_text("".join(f'#include "{part}"\n' for part in parts))
-    command = [*compiler(), *FLAGS, *sanitize, *TEST_BUILD, f"-I{SOURCES}", unit, driver, "-ldl"]
-    subprocess.run([*map(str, command), "-o", str(program)], check=True)
-    return Built(driver, program)
+    found = Built(
+        shared_library("fake_driver", folder / "driver.so", *sanitize), folder / "streams"
+    )
+    found.compile("streams", found.program, *sanitize)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -146,34 +153,41 @@ def test_the_cuda_providers_options_lead_to_the_devices_pool(plain_build: Built,
     assert "pool on the device of another size" in done.stdout
 
 
-SMALL_BUFFERS = """
-import ctypes, random, sys
-from pathlib import Path
-from planner import native
-from planner.runtime.memory.paged import PagedPool
-native.library_path = lambda: Path(sys.argv[1])
-options = native.device_pool_options(512 * 4096, 4096)
-alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(int(options["gpu_external_alloc"]))
-free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(options["gpu_external_free"]))
-for seed in range(20):
-    draw, predicted, there = random.Random(seed), PagedPool(), []
-    for _ in range(2000):
-        if there and draw.random() < 0.49:
-            at, block = there.pop(draw.randrange(len(there)))
-            free(at)
-            predicted.release(block)
-        else:
-            size = draw.choice((1, 1, 300, 900, 3000, 9000))
-            there.append((alloc(size), predicted.allocate(size)))
-        assert native.pool(device=True).pages == predicted.pages, seed
-    for at, _ in there:
-        free(at)
-"""
+PIECES = {"host": PIECE_BYTES, "device": 256}
 
 
-def test_small_buffers_share_the_pages_that_are_predicted(plain_build: Built, library: Path):
-    done = python("-c", SMALL_BUFFERS, library, **environment(plain_build.driver))
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("place", PIECES)
+def test_the_pages_that_are_predicted_are_taken(place: str, plain_build: Built, tmp_path: Path):
+    program = tmp_path / "requests"
+    plain_build.compile("requests", program)
+    for seed in range(20):
+        draw, predicted = random.Random(seed), PagedPool(piece_bytes=PIECES[place])
+        there: dict[int, Taken] = {}
+        lines: list[str] = []
+        wanted: list[int] = []
+        taken = 0
+        while len(lines) < 2000:
+            if there and draw.random() < 0.49:
+                which = draw.choice(tuple(there))
+                predicted.release(there.pop(which))
+                lines.append(f"-{which}")
+            else:
+                size = draw.choice((1, 1, 8, 65, 300, 900, 3000, 4096, 9000))
+                there[taken] = predicted.allocate(size)
+                lines.append(f"+{size}")
+                taken += 1
+            wanted.append(predicted.pages)
+        done = subprocess.run(
+            [program, place],
+            input="\n".join(lines),
+            env=environment(plain_build.driver),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stdout[-20:] + done.stderr
+        assert list(map(int, done.stdout.split())) == wanted, seed
 
 
 PAGE_LOCKED = """

@@ -14,6 +14,7 @@ import pytest
 from planner import analyze, apply, native, optimize, session_options, verify
 from planner.cli.main import main
 from planner.errors import ModelError, UsageError
+from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.pipeline.answer.explain import explain
 from planner.pipeline.prepare.copies import BESIDE, choose_copies
 from planner.pipeline.prepare.prepared import prepare
@@ -210,9 +211,9 @@ def test_swaps_are_verified_measured_and_capped(done):
     assert found is not None and found.passed, found
     outs = sum(a.kind is ActionKind.SWAP_OUT for a in done.plan.schedule)
     assert found.copies.planned == found.copies.ran == 2 * outs > 0
-    assert found.copies.planned_bytes == done.plan.planned.swap_out_bytes + (
-        done.plan.planned.swap_in_bytes
-    )
+    # a plan counts buffers rounded up, and may copy small ones
+    rounded = done.plan.planned.swap_out_bytes + done.plan.planned.swap_in_bytes
+    assert 0 <= rounded - found.copies.planned_bytes < found.copies.planned * GRANULARITY_BYTES
     for check in found.memory:
         assert check.how == "measured" and check.worst == ()
     rewritten = found.memory[-1]

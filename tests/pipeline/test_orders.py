@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.formulate import Room, formulate
-from planner.graph.host import GRANULARITY_BYTES
+from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import base_orders, formulate_in

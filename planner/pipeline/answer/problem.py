@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Literal
 
 from planner.formulate import Room, formulate
-from planner.graph.host import GRANULARITY_BYTES
 from planner.graph.model import OpId
+from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.order.reorder import peak_of
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import settings_of

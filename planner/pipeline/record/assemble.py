@@ -15,9 +15,9 @@ from planner.errors import ModelError
 from planner.files.reading import shown
 from planner.files.structuring import Source, fields_of, read_json, structured
 from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_paging
-from planner.graph.host import GRANULARITY_BYTES
 from planner.graph.liveness import LiveTimeline
 from planner.graph.model import Category, Role, TrainingGraph
+from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.pipeline.levers.host.host_budget import host_memory_of
 from planner.pipeline.levers.table import bound_classes, lever_notes, recorded
 from planner.pipeline.prepare.prepared import Prepared

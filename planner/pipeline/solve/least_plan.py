@@ -19,7 +19,7 @@ from planner.pipeline.solve.orders import (
 )
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.policy import POLICY
-from planner.pipeline.solve.serial_first import search_for
+from planner.pipeline.solve.serial_first import limit_within, search_for
 from planner.plan.candidate import Candidate
 from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak_of
@@ -162,7 +162,8 @@ def _least_alone(
     """
     base = least_bound_order(orders)
     form = formulate_in(prepared, base.order, settings, 1)
-    solved = search_for(form.problem)(form.problem, settings.search(limit_s))
+    search = settings.search(limit_within(form.problem, limit_s))
+    solved = search_for(form.problem)(form.problem, search)
     return LeastPlan(base, form, solved.least)
 
 

@@ -10,11 +10,11 @@ from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.formulate import NO_LIMIT, Formulation, has_slot
 from planner.graph.effects import SHARED_GENERATOR
-from planner.graph.host import GRANULARITY_BYTES
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
 from planner.lower.order.pins import pins_needed
+from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.min_peak import min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last

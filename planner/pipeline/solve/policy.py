@@ -7,65 +7,65 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolvePolicy:
-    """Limits, shares and thresholds.
+    """The table.
 
     Attributes:
-        late_orders: base orders to keep, besides ONNX Runtime's own, if making them took all the
-            time.
-        pins_left: expected share of an order's pins that remain after loosening.
-        roomy: an order below this share of the room needs no plan: the rest suffices for
-            fragmentation.
+        late_orders: base orders that are kept, besides ONNX Runtime's own, where making them took all
+            the time.
+        pins_left: share of the nodes that pin an order that are left once it was loosened, about.
+        roomy: share of the room that leaves enough of it for the arena to break up: what is below needs
+            no plan.
         worth: share of the step's time by which a plan of a changed model must be quicker.
-        least_bytes: smaller tensors stay as they are: their copy or cast takes as long as starting
-            a node.
-        least_of_peak: the same as a share of the peak.
-        serial: share of the time of a search with overlap that goes to the search with serial
-            copies.
-        capacities: capacities to try, as shares of the budget, until ONNX Runtime's arena fits the
-            budget too.
-        mended: a plan that needs at most this multiple of the arena may be made to fit, or one much
-            like it.
-        mendable: the same for a plan that is not lowered yet, whose need is less certain.
-        over: factor on the missing bytes for the next plan, which other nodes pin.
-        least_search_s: seconds that the first search is assumed to have lasted at least: no other
-            gets more than twice as long.
+        least_bytes: what is smaller stays as it is: its copy or cast takes as long as a node takes to
+            start.
+        least_of_peak: so does what is smaller than this share of the peak.
+        beside: a search with overlap may take so many times as long as the one of serial copies before.
+        capacities: to try, as shares of the budget, until ONNX Runtime's arena fits the budget too.
+        mended: a plan that needs no more than so many times the arena may be mended, or one much like
+            it fit.
+        mendable: the same of a plan that is not lowered yet, of which the need is not known as exactly.
+        over: another plan is pinned by other nodes: a little more room is left for them than the last
+            one took.
+        least_search_s: what the first search is taken to have lasted at least: no other gets more than
+            twice as long.
         first_search: share of the time left that the first search may take.
-        later_search: share of the time left for each later search.
-        lower_until: share of the time after which no lower capacity is tried if a plan is accepted.
-        pressed: share of the time left at which lower capacities come first, as long as no plan
+        later_search: and each of those after it.
+        lower_until: share of the time after which no lower capacity is tried, if there is a plan.
+        pressed: share of the time that is left when lower capacities come first, as long as no plan
             holds.
-        late: share of the time limit that a search gets beyond its end while no plan is accepted.
-        late_trials: trials that may begin beyond the end; twice as many if some plan nearly holds.
-        ahead: trials that may be worked on before their turn.
+        late: share of the time that a search gets beyond its end, while nothing is accepted.
+        late_trials: so many trials at most begin beyond the end; twice as many where some plan nearly
+            holds.
+        ahead: so many trials at most are worked on before their turn.
         judging: share of the time left for a rough plan.
-        cut: share of its time that a search must have used to count as ended by it.
-        exact: usual accuracy of a plan's estimated need, as a factor.
-        much_slower: a plan slower than another by this factor is rejected if the arena has no room
-            for it either.
-        far: a rough plan farther than this from its bound holds other tensors than the final plan.
-        slower_with_room: factor by which a plan with room in a device's arena may be slower than
-            one without.
-        fit_s: seconds for an order that the arena has room for: a search finds it in less than 0.4
-            s or not.
-        fit_rounds: rounds of fitting: another order may have other pins, whose few bytes lie
-            elsewhere.
-        fit_slower: factor by which another order may be slower: in it, copies beside the operations
-            may have to wait.
-        unknown_pin_us: assumed time of a node that pins the order, if not measured: fewer are still
-            better.
-        again_orders: base orders for a search repeated after nodes of its plan were removed.
-        worth_per_s: share of a step's time that a second of waiting must promise: after ten
-            seconds, 0.1% is given up.
-        least_peak_s: seconds at least for each search for the least peak.
-        held_tries: budgets to try for the plan with the least peak.
-        held_step: least factor from one of these to the next, and from the last to the one in the
-            error.
-        least_of_all_s: seconds at most for the least peak over all base orders.
-        looser_s: seconds for an order with fewer pins.
-        looser_fit_s: seconds for a similar order that the arena has room for.
-        pins_can_go: expected share of an order's pins that can go.
-        quick_nodes: a file of at most this many nodes is always written again.
-        written_s_per_node: seconds at most to write and read back a file, per node.
+        cut: of its time, that a search must have taken to be ended by it.
+        exact: what a plan is thought to need is as a rule as near as this.
+        much_slower: so many times as long as another plan, one that the arena has no room for either is
+            not good enough.
+        far: a rough plan farther than that from its bound holds other things than the plan that a
+            search finds.
+        slower_with_room: a plan with room in a device's arena may take so many times as long as one
+            without.
+        fit_s: for an order that the arena has room for: it is found in less than 0.4 s or not.
+        fit_rounds: another order may be pinned by other nodes, whose few bytes lie elsewhere: then it
+            is fitted again.
+        fit_slower: copies beside the operations may have to wait in another order: one that takes
+            longer is none.
+        unknown_pin_us: what a node that pins is thought to take where that was not measured: fewer are
+            better all the same.
+        again_orders: base orders in which a search is made again, where nodes of its plan were taken.
+        worth_per_s: a second of waiting must promise so much of a step's time: after ten seconds, 0.1%
+            is let go.
+        least_peak_s: for each search for the least peak, at least.
+        held_tries: budgets that are tried for the least plan.
+        held_step: by how much each is above the one before at least, and the one that is named above
+            the last.
+        least_of_all_s: for the least peak over all base orders, at most.
+        looser_s: for an order that fewer nodes pin.
+        looser_fit_s: for one like it that the arena has room for.
+        pins_can_go: share of the nodes that pin an order that can go, about.
+        quick_nodes: a file of so many nodes is written at once, for whatever that saves.
+        written_s_per_node: a file of one node takes so long to write and to read back, at most.
     """
 
     late_orders: int = 4
@@ -74,7 +74,7 @@ class SolvePolicy:
     worth: float = 0.01
     least_bytes: int = 4096
     least_of_peak: float = 1 / 2000
-    serial: float = 0.35
+    beside: float = 0.5
     capacities: tuple[float, ...] = (
         1.0,
         0.995,

@@ -1,8 +1,8 @@
-"""Solve with copies beside the operations, no worse than with copies between them.
+"""Solving with copies that run beside the operations, no worse than with copies that do not.
 
 A schedule takes no more time with its copies beside the operations than with them in between. The
-search with serial copies has engines that the other lacks (`planner.portfolio.solve`): its plan
-comes first, and the search with overlap starts from it.
+search of serial copies has engines that the other lacks (`planner.portfolio.solve`), so its plan is
+looked for first, from the same start, and the search with overlap begins from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio import solve as solver
 from planner.search.state import SearchSettings
-from planner.simulate.simulate import candidate_of
 
 
 def search_for(problem: Problem) -> Callable[..., Solved]:
@@ -30,35 +29,21 @@ def solve(
     start: Solved | None = None,
     progress: solver.Progress | None = None,
 ) -> Solved:
-    """Solve a problem with overlap, starting from the best serial plan found.
+    """Search for serial copies, as where none overlap, then with overlap from the plan found.
 
     Args:
-        settings: of both searches together.
+        settings: of the first search; the other takes `POLICY.beside` times as long at most.
     """
     if start is not None and start.is_tight:
         return solver.solve(problem, settings, start=start, progress=progress)
-    first, then = (
-        replace(settings, limit_s=share * settings.limit_s)
-        for share in (POLICY.serial, 1 - POLICY.serial)
-    )
-    serial = solver.solve(replace(problem, overlap=False), first, progress=progress)
-    start = _better(problem, start, serial)
-    return solver.solve(problem, then, start=start, progress=progress)
+    # a bound on any schedule with overlap is one on those without
+    serial = solver.solve(replace(problem, overlap=False), settings, start=start, progress=progress)
+    then = replace(settings, limit_s=POLICY.beside * settings.limit_s)
+    begin = replace(serial, bound_us=0.0)  # what was proved of serial copies holds of no others
+    found = solver.solve(problem, then, start=start, larger=begin, progress=progress)
+    return replace(found, solve_s=serial.solve_s + found.solve_s)
 
 
-def _better(problem: Problem, start: Solved | None, serial: Solved) -> Solved | None:
-    """Return the plan that takes less time with overlap; bounds proved for serial copies are dropped."""
-    if serial.candidate is None:
-        return start
-    again = candidate_of(problem, serial.candidate.actions)
-    found = start.candidate if start is not None else None
-    if found is not None and found.time_us <= again.time_us:
-        return start
-    bound_us = start.bound_us if start else problem.base_duration_us
-    return replace(
-        serial,
-        candidate=again,
-        least=candidate_of(problem, serial.least.actions),
-        bound_us=bound_us,
-        bound_class=start.bound_class if start else "any schedule",
-    )
+def limit_within(problem: Problem, seconds: float) -> float:
+    """The limit of a search by `search_for`, all of which takes so many seconds."""
+    return seconds if search_for(problem) is solver.solve else seconds / (1 + POLICY.beside)

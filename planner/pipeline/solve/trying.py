@@ -19,7 +19,7 @@ from planner.pipeline.solve.least_plan import LeastPlan
 from planner.pipeline.solve.orders import BaseOrder, formulate_in, least_bound_order
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.policy import POLICY
-from planner.pipeline.solve.serial_first import search_for
+from planner.pipeline.solve.serial_first import limit_within, search_for
 from planner.pipeline.solve.trials import Trial, TrialOutcome, Trials
 from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
 from planner.plan.candidate import Candidate
@@ -408,7 +408,7 @@ class TrialSearch:
         self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
         better = search_for(problem)(
             problem,
-            self.settings.search(left_s, patience=self.patience),
+            self.settings.search(limit_within(problem, left_s), patience=self.patience),
             start=accepted.solved,
             progress=lambda text: self.progress(f"improving: {text}"),
         )

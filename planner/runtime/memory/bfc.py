@@ -10,7 +10,7 @@ import enum
 from bisect import bisect_left, insort
 from collections.abc import Hashable
 
-from planner.graph.host import GRANULARITY_BYTES
+from planner.onnxio.kinds import GRANULARITY_BYTES
 
 ROUNDING = GRANULARITY_BYTES
 MAX_REGION_STEP = 1 << 30  # `max_power_of_two_extend_bytes`: doubling stops here

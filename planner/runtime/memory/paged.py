@@ -1,7 +1,7 @@
 """Predict the pages that planner's pool takes (`planner/native/pool.cpp`): rounding, and nothing else.
 
 A buffer of a page or more takes whole pages, which need not lie side by side. Smaller ones share pages,
-in pieces of 256 bytes: of the pages that have room, the one that was taken first.
+in pieces: of the pages that have room, the one that was taken first.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.graph.model import OpId, TrainingGraph
-from planner.onnxio.kinds import PAGE_BYTES, PIECE_BYTES
+from planner.onnxio.kinds import PAGE_BYTES
 from planner.results import ArenaForecast
 from planner.runtime.memory.arena import beside_bytes, demand_under_cap, run_step
+
+PIECE_BYTES = 64
+"""Buffers that share a page are rounded up to this (planner/native/host_pages.cpp, `piece_bytes`)."""
 
 
 def _units(size: int, unit: int) -> int:
@@ -61,11 +64,13 @@ class PagedPool:
     """The pool, with no limit. It has the interface of `planner.runtime.memory.bfc.Arena`.
 
     Attributes:
+        piece_bytes: of what shares a page; a device has another size.
         requested: bytes asked for, of what is in use.
         pages: in use; pages_most: at the most.
     """
 
     page_bytes: int = PAGE_BYTES
+    piece_bytes: int = PIECE_BYTES
     requested: int = 0
     pages: int = 0
     pages_most: int = 0
@@ -87,11 +92,11 @@ class PagedPool:
         if size >= self.page_bytes:
             self._grow(_units(size, self.page_bytes))
             return Taken(size)
-        count = _units(size, PIECE_BYTES)
+        count = _units(size, self.piece_bytes)
         for page in self._shared:
             if (start := page.take(count)) is not None:
                 return Taken(size, page, start)
-        page = _Shared([True] * (self.page_bytes // PIECE_BYTES))
+        page = _Shared([True] * (self.page_bytes // self.piece_bytes))
         self._shared.append(page)
         self._grow(1)
         page.mark(0, count, free=False)
@@ -104,7 +109,7 @@ class PagedPool:
         if page is None:
             self.pages -= _units(taken.bytes, self.page_bytes)
             return
-        page.mark(taken.start, _units(taken.bytes, PIECE_BYTES), free=True)
+        page.mark(taken.start, _units(taken.bytes, self.piece_bytes), free=True)
         if all(page.is_free):
             self._shared.remove(page)
             self.pages -= 1

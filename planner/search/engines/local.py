@@ -14,7 +14,7 @@ from planner.search.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refine:
-    """Undoes decisions of the best plan, and changes single ones, while that helps."""
+    """Take decisions of the best plan that has some back, and change single ones, while that helps."""
 
     name: ClassVar[str] = "refine"
 
@@ -24,9 +24,11 @@ class Refine:
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the refined plan, under the name of the engine that found the plan."""
-        if state.best is not None and not state.is_settled and stop.left_s > 0:
+        plan = state.changeable
+        if plan is not None and not state.is_settled and stop.left_s > 0:
             improver = Improver(state.evaluator, stop)
-            state.offer(improver.polish(improver.prune(state.best)), state.engine)
+            refined = improver.polish(improver.prune(plan))
+            state.offer(refined, state.engine if plan is state.best else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,10 @@ class Anneal:
         """Offer the annealed plan, refined."""
         ops = len(state.problem.ops) * (4 if state.problem.overlap else 1)
         iterations = int(max(0.0, stop.left_s) * self.replayed_ops_per_s / ops)
-        if state.best is None or state.is_settled or iterations < self.min_iterations:
+        plan = state.changeable
+        if plan is None or state.is_settled or iterations < self.min_iterations:
             return
         improver = Improver(state.evaluator, stop)
-        found = improver.anneal(state.best, iterations=iterations, seed=state.settings.seed)
+        found = improver.anneal(plan, iterations=iterations, seed=state.settings.seed)
         if state.offer(found):
             run_engine(Refine(), state, stop)
