@@ -158,7 +158,7 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class WhenSettled:
-    """Ends a search that has nothing left to find."""
+    """A stop criterion: the search has nothing left to find."""
 
     state: SearchState
 
@@ -170,7 +170,7 @@ class WhenSettled:
 
 @dataclass(frozen=True, slots=True)
 class NearBound:
-    """Ends a search some time after its plan has come near the bound.
+    """A stop criterion: some time has passed since the plan came near its bound.
 
     Attributes:
         state: of the search.

@@ -45,7 +45,7 @@ class _Found:
 
 @dataclass(slots=True, kw_only=True)
 class TrialSearch:
-    """Runs trials, most promising first, until none is worth the wait.
+    """The search over trials, most promising first, until none is worth the wait.
 
     Attributes:
         forms: the problem in each base order, with the whole budget as capacity.

@@ -14,7 +14,7 @@ from planner.search.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refine:
-    """Undoes decisions of the best plan, and changes single ones, while that helps."""
+    """Refinement: undo decisions of the best plan, and change single ones, while that helps."""
 
     name: ClassVar[str] = "refine"
 

@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(slots=True)
 class Finder:
-    """Tells what fits, and caches its results.
+    """A search for the devices, levers and sizes that fit, with a cache of its results.
 
     Attributes:
         request: with the dims that have one size.
