@@ -31,7 +31,7 @@ _POINTS = 8
 
 
 class CopyTimes:
-    """Adds the time of copies to an LP over instants."""
+    """The time of copies in an LP over instants."""
 
     def __init__(self, program: LinearProgram, problem: Problem) -> None:
         self.program = program

@@ -26,7 +26,7 @@ UNITS = 1e12
 _SOURCE, _SINK = 0, 1
 _NEVER = 1 << 60
 _MOST = 4e12
-"""Above all durations together: a tensor with this price is as good as forbidden."""
+"""Bound above all durations together: a tensor with this price is as good as forbidden."""
 _TILT = 1e-2
 
 

@@ -31,13 +31,13 @@ MAX_SETS = 20_000
 """Default number of sets: less than half a second."""
 
 _SHARES = 8
-"""A round takes this fraction of the sets."""
+"""A round takes one in this many of the sets."""
 
 _FIRST_SETS = 8
 """The least number of sets of an operation in the first round."""
 
 _NARROWING = 16
-"""Each round continues with this fraction of the operations of the previous one."""
+"""Each round continues with one in this many operations of the previous one."""
 
 
 def unmaking_bound(

@@ -73,7 +73,7 @@ class _InParts(ExactPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpSat(_InParts):
-    """Solves parts of the best plan by constraint programming, and the whole of a small problem."""
+    """CP-SAT on parts of the best plan, and on the whole of a small problem."""
 
     name: ClassVar[str] = "cp-sat"
 
@@ -127,7 +127,7 @@ class CpSat(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend(_InParts):
-    """Makes a plan for more memory fit, part by part."""
+    """Repair, part by part, of a plan for more memory."""
 
     name: ClassVar[str] = "mend"
 
@@ -142,7 +142,7 @@ class Mend(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(_InParts):
-    """Improves parts of the best plan by constraint programming."""
+    """CP-SAT on parts of the best plan."""
 
     name: ClassVar[str] = "parts"
     repair_s: float = 0.3
@@ -162,7 +162,7 @@ class Parts(_InParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descend(_InParts):
-    """Lowers the peak step by step, from the plan with the least peak and from evicted ones.
+    """Descent: less memory step by step, from the plan with the least peak and from evicted ones.
 
     Attributes (besides those of the engines that solve parts):
         min_ops: smaller problems are solved as a whole.

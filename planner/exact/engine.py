@@ -110,7 +110,7 @@ class Watch:
 _NOBODY = Watch()
 
 _MAX_COPIES = 1e6
-"""Copies longer than this many steps overflow the 64 bits of a schedule's times."""
+"""Longest copies, in steps, that do not overflow the 64 bits of a schedule's times."""
 
 
 def _copies_us(problem: Problem) -> float:

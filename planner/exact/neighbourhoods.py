@@ -48,7 +48,7 @@ class Freed:
 
 
 class Neighbourhoods:
-    """Chooses neighbourhoods of plans of one problem."""
+    """The neighbourhoods of plans of one problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -221,7 +221,7 @@ class Neighbourhoods:
     def _stages(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Yield operations that run again near some stage, their producers, and gaps' owners there."""
+        """Yield operations that run again, or may close a gap, near some stage, and their producers."""
         around = self._pick_stage(held, draw)
         if stages_of and not held.excess(self.problem.capacity_bytes):
             around = draw.choice(stages_of[draw.choice(list(stages_of))])

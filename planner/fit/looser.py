@@ -124,7 +124,7 @@ def looser_order(
 
 
 class _Judge:
-    """Tells whether an order is as good as the one that the demands describe."""
+    """The judge of whether an order is as good as the one that the demands describe."""
 
     def __init__(self, demands: Demands, order: Sequence[int], cap_bytes: int | None) -> None:
         units = demands.units

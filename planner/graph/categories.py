@@ -7,8 +7,8 @@ A training graph shows this only through its names and its structure. The rules:
     optimizer state  a graph input with an output named like its new value, that belongs to a
                      parameter by prefix (`weight_m`, `weight.exp_avg`)
     input, constant  the other graph inputs; the other initializers
-    activation       computed before the loss; the backward pass reads it or a view of it
-    temporary        computed before the loss and read only there; or not floating point
+    activation       computed on the way to the loss; the backward pass reads it or a view of it
+    temporary        computed on the way to the loss and read only there; or not floating point
     gradient         floating point, computed after the loss; a graph input that is an accumulation
                      buffer (`weight_grad.accumulation.buffer`, of onnxruntime-training)
     output           a graph output that is no gradient

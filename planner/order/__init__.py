@@ -1,1 +1,1 @@
-"""Base orders: order alone is free memory."""
+"""Base orders: a better order lowers the peak at no cost in time."""

@@ -45,7 +45,7 @@ def peak_of(problem: Problem, order: Sequence[int]) -> int:
 
 
 class Lives:
-    """Computes the live bytes of any order of one problem, each operation run once.
+    """Live bytes of any order of one problem, each operation run once.
 
     They equal the simulator's for the reordered problem, without building it.
     """

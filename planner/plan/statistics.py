@@ -1,4 +1,4 @@
-"""What one engine did in a search."""
+"""Statistics of one engine in a search."""
 
 from __future__ import annotations
 

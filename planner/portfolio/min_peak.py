@@ -136,7 +136,7 @@ def _least(found: Mapping[int, Candidate]) -> float:
 
 
 class _CapacitySearch:
-    """Tries capacities, and keeps the plan with the least peak."""
+    """A search over capacities, and the plan with the least peak."""
 
     def __init__(self, problem: Problem, deadline: float, numbers: LeastPeakPolicy) -> None:
         self.problem = problem

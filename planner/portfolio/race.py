@@ -1,8 +1,7 @@
 """Choice of the base order to plan in: a race of short searches.
 
-How well a graph can be planned depends on its order far more than the order's own peak shows:
-between two orders whose peaks are 1% apart, recomputing to half the peak has cost 7% and 47%
-(ResNet-50).
+A graph's plans depend on its order far more than the order's own peak shows: between two orders
+whose peaks are 1% apart, recomputing to half the peak has cost 7% and 47% (ResNet-50).
 """
 
 from __future__ import annotations

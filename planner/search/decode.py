@@ -14,7 +14,7 @@ _KINDS = (ActionKind.RUN, ActionKind.SWAP_OUT, ActionKind.SWAP_IN)
 
 
 class Decoder:
-    """Executes decisions on one problem; holds the data that does not depend on them."""
+    """Decoder of decisions on one problem, with the data that does not depend on them."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

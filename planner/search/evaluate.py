@@ -16,7 +16,7 @@ _PLACEMENTS = 3
 
 
 class Evaluator:
-    """Decodes and replays decisions on one problem; holds the data that does not depend on them.
+    """Evaluation of decisions on one problem, with the data that does not depend on them.
 
     Attributes:
         problem: the problem of the decisions.

@@ -51,7 +51,7 @@ MAX_RUNS = 8
 
 
 class Eviction:
-    """Makes schedules of one problem; holds the data that does not depend on the capacity."""
+    """Schedules of one problem by eviction, with the data that does not depend on the capacity."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

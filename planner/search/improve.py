@@ -35,7 +35,7 @@ _PRICE = 4.0
 
 
 class Improver:
-    """Repairs, prunes, polishes and anneals plans of one problem, until `stop` ends it.
+    """Repair, pruning, polishing and annealing of plans of one problem, until `stop` ends it.
 
     Attributes:
         evaluator: of the problem. stop: when to end.

@@ -46,12 +46,7 @@ when little is left to gain: below the second number, a share of the step, the e
 
 @dataclass(frozen=True, slots=True)
 class NotWorthTheWait:
-    """Ends a search when the rest is not worth the wait.
-
-    Either its plan is close enough to its bound, or it has found nothing for longer than the
-    expected gain is worth. A search may always find nothing for as long as it took to find its best
-    plan: on large problems every turn is long.
-    """
+    """A stop criterion: the rest of the search is not worth the wait."""
 
     state: SearchState
     patience: Patience

@@ -172,7 +172,7 @@ def _is_better(candidate: Candidate, than: Candidate | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WhenSettled:
-    """Ends a search that has nothing left to find."""
+    """A stop criterion: the search has nothing left to find."""
 
     state: SearchState
 
@@ -184,7 +184,7 @@ class WhenSettled:
 
 @dataclass(frozen=True, slots=True)
 class NearBound:
-    """Ends a search some time after its plan has come near the bound.
+    """A stop criterion: some time has passed since the plan came near its bound.
 
     Attributes:
         state: of the search.

@@ -21,7 +21,7 @@ class _Line:
 
 @dataclass(slots=True)
 class Ledger:
-    """Counts calls, seconds, plans and bounds by engine during a search.
+    """Counts of calls, seconds, plans and bounds by engine during a search.
 
     An engine that calls another is not charged for the other's time.
 

@@ -20,7 +20,7 @@ class Stop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Ends at a moment.
+    """A stop criterion: a moment.
 
     Attributes:
         moment: in seconds of `clock.now`.
@@ -36,7 +36,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """Ends with the first of several criteria."""
+    """A stop criterion: the first of several."""
 
     of: tuple[Stop, ...]
 
@@ -48,7 +48,7 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Ends once an event is set, on any thread."""
+    """A stop criterion: an event that any thread may set."""
 
     event: threading.Event
 

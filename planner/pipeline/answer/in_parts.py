@@ -191,7 +191,7 @@ class _Way:
 
 @dataclass(slots=True)
 class _RunCount:
-    """Chooses the number of runs with which a step takes least time within the budget.
+    """The choice of the number of runs with which a step takes least time within the budget.
 
     Attributes:
         ways: by number of runs: first with only those tensors on the host that cost nothing there,

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from planner.runtime.profiled import Profiled
 
 Context = Callable[[], AbstractContextManager[None]]
-"""Makes a context manager around the search, or around a timing."""
+"""Factory of a context manager around the search, or around a timing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How much of each lever a plan uses: one search for all levers.
+"""The choice of how much of each lever a plan uses: one search for all levers.
 
 The plan without a lever comes first, if there may be one; if it takes hardly more time than the
 model as it is, it is final. Otherwise the lever says which models to plan in earnest instead

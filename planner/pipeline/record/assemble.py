@@ -147,7 +147,7 @@ def _as_asked(prepared: Prepared, settings: Settings) -> Plan:
 
 
 def _between_us(replay: Replay) -> float:
-    """Return the time that the schedule would gain if every copy ran between the operations."""
+    """Return the microseconds that the schedule would add with every copy between the operations."""
     return replay.swap_us + replay.paged_us - replay.stall_us
 
 

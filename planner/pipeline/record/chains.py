@@ -44,7 +44,7 @@ def chains_of(
 
 
 class _Chains:
-    """Finds chains of a problem; `there` counts the copies of each tensor on the device."""
+    """Recompute chains of a problem; `there` counts the copies of each tensor on the device."""
 
     def __init__(self, problem: Problem, there: Sequence[int]) -> None:
         self.there = there

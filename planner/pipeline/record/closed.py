@@ -1,4 +1,4 @@
-"""Which ways to bring a tensor back are closed in a plan, and why."""
+"""The closed ways to bring a tensor back in a plan, and the reasons."""
 
 from __future__ import annotations
 

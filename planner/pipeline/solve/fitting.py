@@ -103,7 +103,7 @@ def in_order(
 def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) -> float:
     """Estimate a plan's need before it is lowered, as a multiple of the arena of the problem's capacity.
 
-    As a rule it is within 3% of the lowered plan's need, and it is at least 1.
+    The estimate is usually within 3% of the lowered plan's need, and at least 1.
 
     Args:
         plan: any plan in the problem's base order.

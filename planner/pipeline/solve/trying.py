@@ -45,7 +45,7 @@ class _Found:
 
 @dataclass(slots=True, kw_only=True)
 class TrialSearch:
-    """Runs trials, most promising first, until none is worth the wait.
+    """The search over trials, most promising first, until none is worth the wait.
 
     Attributes:
         forms: the problem in each base order, with the whole budget as capacity.
@@ -424,7 +424,7 @@ def _is_far(rough: Solved | None) -> bool:
 
 
 def _could_beat(accepted: Planned, found: _Found, most_slower: float) -> bool:
-    """Tell whether a plan could beat the accepted one once its arena's room is known.
+    """Tell whether a plan could beat the accepted one.
 
     Only a faster plan beats one whose arena fits, and a much slower plan beats none.
     """

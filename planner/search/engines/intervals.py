@@ -14,7 +14,7 @@ from planner.search.stop import Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalPrograms:
-    """Starts the programs on a thread: they run beside the later engines, until the search is over."""
+    """Start of the programs on a thread, beside the later engines, until the search is over."""
 
     name: ClassVar[str] = interval_search.NAME
 
@@ -31,7 +31,7 @@ class IntervalPrograms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitPrograms:
-    """Waits a while for the programs, whose plans are better than those found meanwhile."""
+    """A wait for the programs, whose plans are better than those found meanwhile."""
 
     name: ClassVar[str] = "await-programs"
 

@@ -21,7 +21,7 @@ _PRUNED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greedy:
-    """From the base order, drops or swaps the tensors that are cheapest per byte until the plan fits.
+    """Greedy repair: drop or swap the tensors that are cheapest per byte until the plan fits.
 
     Attributes:
         max_slowdown: a plan is given up if it takes this multiple of the base order's time.
@@ -46,7 +46,7 @@ class Greedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapByDistance:
-    """Swaps the tensors that wait longest, as many as needed."""
+    """Swaps of the tensors that wait longest, as many as needed."""
 
     name: ClassVar[str] = "swap-by-distance"
 

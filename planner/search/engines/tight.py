@@ -16,7 +16,7 @@ from planner.simulate.simulate import candidate_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EverythingSwapped:
-    """Copies each tensor out once it is made, and in for every use."""
+    """The plan that copies each tensor out once it is made, and in for every use."""
 
     name: ClassVar[str] = "everything-swapped"
 
@@ -31,7 +31,7 @@ class EverythingSwapped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Runs the base order within the capacity, and drops tensors that are in the way."""
+    """Plans that run the base order within the capacity, and drop tensors that are in the way."""
 
     name: ClassVar[str] = "eviction"
 

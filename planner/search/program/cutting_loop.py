@@ -20,7 +20,7 @@ from planner.simulate.simulate import simulate
 
 _THRESHOLDS = (0.5, 0.9, 0.1)
 _PRUNED_OPS = 1_500
-"""On larger problems only the best plan is pruned, at the end."""
+"""Number of operations above which only the best plan is pruned, at the end."""
 
 PROGRAM = "instant-program"
 """Name of the integer programs over instants in statistics."""

@@ -24,7 +24,7 @@ NAME = "interval-program"
 """Name of the programs in statistics."""
 
 MAX_OPS = 1_500
-"""On larger problems the programs are not worth their time."""
+"""Number of operations above which the programs are not worth their time."""
 
 _FIRST_INSTANTS, _MORE_INSTANTS = 3, 3
 _SHARE, _MAX_S = 0.6, 20.0
@@ -34,7 +34,7 @@ _MIN_S, _POLL_S = 0.5, 0.05
 
 
 class IntervalSearch:
-    """Solves program after program.
+    """A series of programs.
 
     `run` may be on another thread; everything else is on the search's.
     """

@@ -1,4 +1,4 @@
-"""Which devices hold a model: one search per device, lever and size, skipping searches where possible.
+"""The devices that hold a model: one search per device, lever and size, without needless ones.
 
 A model that fits as it is needs no search, and a model that fits with fewer levers fits with more.
 Bisection finds the largest size that fits, on the assumption that smaller sizes fit, too.
@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(slots=True)
 class Finder:
-    """Tells what fits, and caches its results.
+    """A search for the devices, levers and sizes that fit, with a cache of its results.
 
     Attributes:
         request: with the dims that have one size.

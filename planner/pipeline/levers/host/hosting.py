@@ -105,7 +105,7 @@ class Hosting(Lever):
         return made.is_better(plain)
 
     def mended(self, case: Case, rung: Rung, found: Trouble) -> Rung | None:
-        """Change the tensors on the host after a rung's plan.
+        """Return the rung with fewer or more tensors on the host, if its result requires that.
 
         Fewer live there if the host budget binds, or if ONNX Runtime's optimizers remove copied
         nodes; more if no plan fits.
