@@ -137,9 +137,9 @@ def _places(
     layout = (*held.shape, *held.stride(), held.storage_offset())
     if not all(isinstance(number, int) for number in (*sizes, *strides, *layout)):
         raise low.unsupported("a symbolic dimension")
-    own = _in_memory(held.shape, held.stride(), held.storage_offset()).reshape(-1)
-    first = held.storage_offset() if start is None else start
-    wanted = _in_memory(sizes, strides, first)
+    begin = int(held.storage_offset())
+    own = _in_memory(held.shape, held.stride(), begin).reshape(-1)
+    wanted = _in_memory(sizes, strides, begin if start is None else start)
     if not wanted.size or not own.size:
         return wanted
     index_of = np.full(1 + max(int(own.max()), int(wanted.max())), -1, np.int64)
