@@ -3,8 +3,8 @@
 A model is normalised, planned, pinned and verified for one target. The target's folder holds all that
 differs between providers, and no code outside of it names one:
 
-    __init__.py     its row (`Target`): options of its sessions, operators that pin the order, kernels that
-                    write in place, the tolerance, the code that a reader is shown
+    __init__.py     its row (`Target`): options of its sessions, operators that pin the order, kernels
+                    that write in place, the tolerance, the code that a reader is shown
     kernels.toml    the kernels that its provider has, for a target with a memory of its own
     backend.py      `BACKEND`, a class: how a process sees the device, how a session is opened there, the
                     bytes that its allocator will hold (`planner.targets.backend`); imported on first use

@@ -45,8 +45,8 @@ class FusedKernels:
         inexact: operators whose bits differ from those of ONNX Runtime's kernels on this target, in
             addition to those that differ on every target (`planner.fuse.operators`).
         halves: whether values may be of half types, with other rounding.
-        swaps: whether ONNX Runtime's kernels here swap the operands where the first is broadcast along the
-            last axis (`planner.fuse.operators.Row.swaps`).
+        swaps: whether ONNX Runtime's kernels here swap the operands where the first is broadcast along
+            the last axis (`planner.fuse.operators.Row.swaps`).
         remark: a clause on these kernels, for a plan's assumptions.
     """
 
