@@ -1,9 +1,9 @@
-"""Temporary bytes of ONNX Runtime's CPU kernels, in the arena while the kernel runs.
+"""Workspace of ONNX Runtime's CPU kernels, in the arena while the kernel runs.
 
-Not visible in a node's memory event (it is read after the kernel has returned), but the arena holds
-it, and a hard cap feels it. Measured by `reports/ort_facts.py`, and node by node by ONNX Runtime itself
-(`session.collect_node_memory_stats_to_file`, tests/runtime/test_workspace.py); the formulas and their
-sources:
+A node's memory event does not show it, since it is read after the kernel has returned, but the arena
+holds it, and it counts under a hard cap. It was measured by `reports/ort_facts.py`, and node by node
+by ONNX Runtime itself (`session.collect_node_memory_stats_to_file`, tests/runtime/test_workspace.py).
+The formulas and their sources:
 
     Where            each operand broadcast with the condition, taken before the output
                      (core/providers/cpu/tensor/where_op.cc)
@@ -20,10 +20,10 @@ sources:
                      (orttraining/training_ops/cpu/math/softmax_grad.cc)
     BiasGeluGrad_dX  one intermediate (orttraining/training_ops/cpu/activation/activations_grad.cc)
     training BatchNormalization   saved mean and inverse deviation, one per channel
-    If, Loop, Scan                what their bodies hold (`planner.runtime.memory.within`)
+    If, Loop, Scan                the bytes of their bodies (`planner.runtime.memory.within`)
     com.microsoft.nchwc           nothing: convolutions of blocks are direct (mlas/lib/snchwc.cpp)
 
-Other kernels were measured to take none, or are not known and count none.
+Other kernels take none as measured, or are unknown and count none.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Workspace:
 
     @property
     def bytes(self) -> int:
-        """All of them; they are there at once."""
+        """The bytes of all buffers, which exist at once."""
         return sum(self.before) + sum(self.after)
 
 
 def workspace(graph: TrainingGraph, *, threads: int) -> dict[OpId, Workspace]:
-    """Workspace of each operation that has any.
+    """Return the workspace of each operation that has any.
 
     Args:
         threads: intra-operator threads of the session: convolutions take a buffer per thread.
@@ -152,7 +152,7 @@ def _conv(op: Operation, inputs: list[Tensor], output: Tensor) -> Needed:
 
 
 def _gemm_threads(complexity: int, columns: int, threads: int) -> int:
-    """Threads of a convolution that is cut along its output pixels (MlasConvPrepare)."""
+    """Return the threads of a convolution that is split along its output pixels (MlasConvPrepare)."""
     used = min(complexity // _GEMM_THREAD_COMPLEXITY + 1, threads)
     stride = -(-columns // used)
     if used > 1:
