@@ -43,7 +43,7 @@ _MOST_BYTES, _MOST_S = 256 << 20, 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The speed of a folder's disk, by which a plan is priced.
+    """What a folder's disk does, as a plan is priced with it.
 
     Attributes:
         write_bytes_per_s, read_bytes_per_s: in pieces of 1 MiB, one after the other; one way at a time.
