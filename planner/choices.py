@@ -25,7 +25,7 @@ BudgetOf = Literal["held", "live"]
 bytes."""
 
 SplitMode = Literal["none", "auto"]
-"""Whether operations may run in chunks of rows.
+"""The use of chunks of rows.
 
 none    each operation runs as a whole.
 auto    those that are too large for the budget run in chunks, with their neighbours, where no plan fits
@@ -45,12 +45,12 @@ auto    those, and others (exponentials, error functions, sums over rows), which
 """
 
 Reside = Literal["auto", "device", "host"]
-"""Where values that outlive a step are kept: parameters, optimizer state, other inputs, gradients,
-new values.
+"""The place of values that outlive a step: parameters, optimizer state, other inputs, gradients, new
+values.
 
 device  on the device throughout, as a session keeps inputs and outputs.
-host    in host memory; nodes of the model copy to the device what is needed, when it is needed, and to
-        the host what is made.
+host    in host memory; nodes of the model copy values to the device when they are needed, and results to
+        the host when they are made.
 auto    each where the plan takes less time.
 
 An initializer is copied to the device when a session is created, and not in a step: its copies are added
@@ -58,10 +58,10 @@ ones whatever the caller does.
 """
 
 Feeds = Literal["auto", "host", "device"]
-"""Where the caller's arrays are.
+"""The place of the caller's arrays.
 
 host    in the host's memory. A session copies them in any case, at the beginning and at the end of a
-        run, so that one copy of each costs nothing.
+        run: one copy of each costs nothing extra.
 device  on the device, bound by the caller, or the host's memory is the device's. Every copy is an added
         one.
 auto    "device" where the hardware profile says that memory is shared, else "host".
@@ -88,7 +88,7 @@ HALF_OPSET = {"bf16": 13, "fp16": 6}
 """The operator set from which Cast knows the type (onnx, docs/Changelog.md)."""
 
 Numbers = Literal["exact", "rounding", "lossy"]
-"""How close the numbers of a rewritten model are to the original's, by the changes made to it.
+"""The closeness of a rewritten model's numbers to the original's, by the changes made to it.
 
 exact     the same bits. Recompute, copies and another order change none.
 rounding  the same up to rounding: a sum is added up in parts, or a kernel takes another path for fewer

@@ -23,7 +23,7 @@ _MAX_BINDING = 5
 
 @dataclass(slots=True)
 class Verbosity:
-    """How much goes to stderr; -v and -q set it as they are parsed.
+    """The amount of output on stderr; -v and -q set it as they are parsed.
 
     Attributes:
         stage: the command's latest stage, shown or not.

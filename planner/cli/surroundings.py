@@ -1,4 +1,4 @@
-"""What planner finds on this machine: packages, providers and their devices, caches, memory.
+"""Inspect this machine: packages, providers and their devices, caches, memory.
 
 Every answer comes from a trial: a provider counts where a session on it computed, in a process of its
 own; a package where it can be imported. Nothing is written, except where a disk is measured.
@@ -173,7 +173,7 @@ def _why_not(module: str) -> str:
     """Return why `module` does not import, in a line; "" where it does."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a broken installation raises
+    except Exception as error:  # a broken installation may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ""
 

@@ -43,7 +43,7 @@ _MIN_FREE_BYTES = 1 << 20
 
 _LOCKED, _UNLOCKED = "planner-tmp-", "planner-unlocked-"
 
-_held: dict[Path, int | None] = {}  # what this process has made, and the descriptor that holds it
+_held: dict[Path, int | None] = {}  # this process's files and folders, with their lock's descriptor
 _cleared: set[Path] = set()  # folders that this process has looked through
 
 
@@ -91,7 +91,7 @@ def temporary_file(parent: Path) -> Iterator[Path]:
 
 
 def clear(folder: Path) -> None:
-    """Remove files and folders in `folder` that planners left which are gone."""
+    """Remove files and folders that dead planner processes left in `folder`."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if NAME.fullmatch(entry.name):

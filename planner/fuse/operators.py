@@ -50,7 +50,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """How an operator is written, and what is known of its numbers.
+    """An operator's steps in a program, and the known properties of its numbers.
 
     Attributes:
         emit: writes its steps.

@@ -1,7 +1,7 @@
 """The plan's decisions as metadata of the rewritten model's nodes, which viewers such as Netron show.
 
 Each node that planner added states its purpose. Each producer of a tensor that leaves the device
-states for how long, by what it is brought back, and why. `NodeProto.metadata_props` came with version
+states for how long, which node brings it back, and why. `NodeProto.metadata_props` came with version
 10 of ONNX's IR. Older readers skip the field and keep its bytes (checked with onnx 1.14 and ONNX
 Runtime 1.15): models of every IR version have it, and the version itself stays unchanged.
 """

@@ -182,7 +182,7 @@ def _size(size_bytes: int | None) -> str | None:
 
 
 def _typed_options(plan: Plan, *, but: str = "") -> str:
-    """Write the options that define what is planned, each followed by a space.
+    """Write the options that define the plan, each followed by a space.
 
     Args:
         but: a dim to leave out.

@@ -112,7 +112,7 @@ class Merged:
 
 
 def merged(asked: Asked, needs: Needs) -> Merged:
-    """Fill in what the script leaves open, as the file needs it."""
+    """Complete a script's request with the needs of its file."""
     found = _on_module(asked, needs) if asked.module_device else _with_providers(asked, needs)
     settings: list[Setting] = []
     said, against = [*found.said], [*found.against]

@@ -105,7 +105,7 @@ def _external_data(model: Path) -> list[str]:
     try:
         values = ir.load(model).graph.initializers.values()
     except Exception:
-        return []  # `optimize` says what is wrong with it
+        return []  # `optimize` reports the fault
     tensors = (value.const_value for value in values)
     return sorted({os.path.realpath(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)})
 

@@ -43,8 +43,10 @@ def explain(message: str) -> str:
 
 
 def _is_old(kernel: str) -> bool:
-    """Whether `AveragePool(1)` is of an operator set that ONNX Runtime has left behind (it keeps those
-    from 7 on: onnxruntime.ai/docs/reference/compatibility)."""
+    """Tell whether `AveragePool(1)` is of an operator set that ONNX Runtime no longer supports.
+
+    It supports those from 7 on (onnxruntime.ai/docs/reference/compatibility).
+    """
     version = re.search(r"^[A-Z]\w*\((\d+)\)$", kernel)
     return version is not None and int(version[1]) < _OLDEST_OPSET
 

@@ -37,14 +37,14 @@ _MIN_RUNS, _MAX_RUNS = 3, 30
 _MAX_EVENTS = 60_000
 """The most events of a profile, which is text: reading more would take longer than running the model."""
 _LONG_S, _LONG_RUNS = 5.0, 2
-"""A step that takes longer is run so often, once it is warm."""
+"""The seconds of a long step, and the number of its runs after the warm-up."""
 
 _BUSY_RUNS_S = 3.0
-"""On a busy machine runs go on for so long: what is beside them may end."""
+"""Seconds of runs on a busy machine: the other work may end meanwhile."""
 
 _LEAST_COPIED, _MOST_COPIED = 1 << 20, 1 << 24
 _FOR_EACH = 1 << 16
-"""What a copy of so little takes is what any copy takes."""
+"""Bytes of a small copy, whose time is the fixed cost of any copy."""
 _COPY_RUNS = 8
 
 _COLUMNS = 512

@@ -52,7 +52,7 @@ _MOST_SHARE = 0.75
 
 _MAX_RUNS = 200
 _LONG_S, _LONG = 10.0, Length(warm_ups=1, runs=3, min_s=0.0)
-"""Steps longer than this are timed no longer than so: minutes of them say little more."""
+"""The seconds of a long step, and its number of runs: minutes of them would tell little more."""
 
 
 def time_in_turns(

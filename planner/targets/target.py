@@ -39,7 +39,7 @@ class AnchorRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedKernels:
-    """How `planner.native` runs `planner.fused::Pointwise` on a target.
+    """The native library's kernels of `planner.fused::Pointwise` on a target.
 
     Attributes:
         inexact: operators whose bits differ from those of ONNX Runtime's kernels on this target, in

@@ -1,8 +1,8 @@
 """Write regions that run in chunks of rows into a model.
 
-Each node of a region (`planner.lower.chunks.regions`) becomes one node for each chunk. What they read
-from outside the region is cut by a Slice for each chunk; what they make in chunks and others read whole
-is put together by a Concat of the old name; partial results are added up in order, in a product by its C:
+Each node of a region (`planner.lower.chunks.regions`) becomes one node for each chunk. A Slice for each
+chunk cuts inputs from outside the region. A Concat under the old name joins outputs that other nodes read
+whole. Partial results are added up in order, in a product by its C:
 
     x[rows] → op → y[rows]        x → Slice → op__chunk0 → y__rows0 ┐
                                   x → Slice → op__chunk1 → y__rows1 ┴ Concat → y

@@ -64,7 +64,7 @@ class DynamicOrder:
         """
         place, nodes, before = self.place, self.nodes, self.before
         moved = sorted(ahead, key=place.__getitem__, reverse=True)
-        following = iter(moved)  # it goes on to what is appended
+        following = iter(moved)  # it reaches the nodes appended below too
         behind = {first}
         for free in range(place[first], place[second] - 1, -1):
             step = nodes[free]

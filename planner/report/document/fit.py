@@ -207,7 +207,7 @@ def _next(found: FitDocument) -> str | None:
         words += ["--hardware", device.hardware]
         if device.way("copies") is None:
             words += ["--budget", f"{device.budget_bytes}B"]
-        else:  # the device's memory, less what is set aside, is the budget by itself
+        else:  # the device's memory, less the reserve, is the default budget
             words += ["--device", next(t.name for t in devices() if t.is_arena)]
             words += [] if found.reserve == AUTO_RESERVE else ["--reserve", found.reserve]
         if best is None:

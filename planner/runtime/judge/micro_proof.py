@@ -39,7 +39,7 @@ _REORDERED = 4.0
 """The allowed difference, as a multiple of the change that another order of the samples makes."""
 
 _REPEATS, _LONG_S = 3, 5.0
-"""Steps are timed so often, once where one takes longer."""
+"""Timed repeats of a step, and the seconds above which it is timed only once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from planner.graph.rules import SWAP_IN
 
 
 class StorageKind(enum.Enum):
-    """How a tensor gets its storage."""
+    """The kind of a tensor's storage."""
 
     OWN = "a buffer of its own, freed after its last reader"
     OUTPUT = "a graph output: never shared, never in the memory pattern"

@@ -20,7 +20,7 @@ _LOWEST = -(1 << 62)
 
 
 class Growth(enum.Enum):
-    """How the arena sizes a new region: `arena_extend_strategy`."""
+    """The arena's rule for the size of a new region: `arena_extend_strategy`."""
 
     DOUBLING = "kNextPowerOfTwo"
     EXACT = "kSameAsRequested"
@@ -131,8 +131,8 @@ class BfcArena:
             if not grown:
                 self.next_region = min(2 * self.next_region, MAX_REGION_STEP)
         self.held += size
-        # each region below the last, as Linux maps them: among free chunks of one size the lowest
-        # address is taken; apart, so that regions never look like neighbours
+        # each region lies below the last, as Linux maps them: among free chunks of one size the lowest
+        # address is taken. The distance keeps regions from looking like neighbours
         self._end -= size + ROUNDING
         self._remember(Block(self._end, size))
 

@@ -69,7 +69,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebGpuDevice:
-    """How to start a process in which ONNX Runtime's WebGPU plugin sees a device.
+    """The way to start a process in which ONNX Runtime's WebGPU plugin sees a device.
 
     Attributes:
         kind: the machine's own GPU, or SwiftShader on its CPU.
