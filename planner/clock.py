@@ -1,13 +1,13 @@
-"""The clock that a search looks at: the machine's, or one that counts the work done.
+"""The clock of a search: the machine's clock, or one that counts the work done.
 
-With the machine's clock, a busy machine gives a search less time to find a plan, and another plan comes
-of it. A counted clock goes on by what the search has done: an action replayed, a pivot of a linear
-program, the solver's own deterministic time. Each is worth about the seconds that it takes on one core,
-so that a time limit means about the same; and the same question has the same answer on any machine, under
-any load.
+On a busy machine, a search by the machine's clock has less time and finds another plan. A counted
+clock advances by the work done: an action replayed, a pivot of a linear program, CP-SAT's own
+deterministic time. Each unit is worth about the seconds that it takes on one core, and a time limit
+means about the same on both clocks. The same question has the same answer on any machine, under any
+load.
 
-A search that counts runs on one thread, and in one process: which of two ends first is the machine's to
-say. What cannot be counted (integer programs of HiGHS) is left out.
+A search on a counted clock runs on one thread of one process, since the machine decides which of two
+threads ends first. It leaves out work that cannot be counted (integer programs of HiGHS).
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ import time
 from collections.abc import Iterator
 
 _LOOK_S = 2e-5
-"""What a look at a counted clock takes, so that no loop that only looks goes on for ever."""
+"""Seconds for a look at a counted clock: a loop that only looks at the clock ends too."""
 
 SIMULATED_S = 4e-6
-"""Of an action that `planner.simulate` replays."""
+"""Seconds for an action that `planner.simulate` replays."""
 
 COMPILED_S = 3e-8
-"""Of an operation in a schedule that compiled code writes or replays."""
+"""Seconds for an operation in a schedule that compiled code writes or replays."""
 
 REPAIRED_S = 2e-6
-"""Of an operation in a round of repair."""
+"""Seconds for an operation in a round of repair."""
 
 CLOSED_S = 3e-7
-"""Of an operation in the chain that brings a tensor back."""
+"""Seconds for an operation in the chain of recomputes that brings a tensor back."""
 
 PART_S = 0.02
-"""Of a part of a plan that is made a model for CP-SAT."""
+"""Seconds to turn a part of a plan into a model for CP-SAT."""
 
 MOVED_S = 1e-7
-"""Of an operation in an order that is tried."""
+"""Seconds for an operation in an order that is tried."""
 
 CUT_S = 3e-7
-"""Of an arc in a minimum cut."""
+"""Seconds for an arc in a minimum cut."""
 
 COLUMN_S = 3e-5
-"""Of a column in a small linear program."""
+"""Seconds for a column of a small linear program."""
 
 PIVOT_S = 2e-8
-"""Of a coefficient, in a pivot of a linear program."""
+"""Seconds for a coefficient, in a pivot of a linear program."""
 
 SOLVER_S = 8.0
-"""Of a unit of CP-SAT's deterministic time."""
+"""Seconds for a unit of CP-SAT's deterministic time."""
 
 FITTED_S = 2e-7
-"""Of a unit of an order whose arena is replayed."""
+"""Seconds for a unit of an order whose arena is replayed."""
 
 GROWN_S = 1e-5
-"""Of a node that is looked at for a region of chunks."""
+"""Seconds for a node that is considered for a region of chunks."""
 
 LOWERED_S = 3e-4
-"""Of an operation of a model that is written and read back."""
+"""Seconds for an operation of a model that is written and read back."""
 
 _one_at_a_time = threading.RLock()
 _counts: list[float] = []
-"""Seconds that were counted; none where the machine's clock is looked at."""
+"""Seconds counted by the open `counting` block; empty while the machine's clock is in use."""
 
 
 def now() -> float:
-    """Seconds since some moment: of `time.monotonic`, or those counted."""
+    """Return seconds since some moment: by `time.monotonic`, or as counted."""
     if not _counts:
         return time.monotonic()
     spend(_LOOK_S)
@@ -73,19 +73,19 @@ def now() -> float:
 
 
 def spend(seconds: float) -> None:
-    """Have a counted clock go on by what was done; the machine's goes on by itself."""
+    """Advance a counted clock by the work done; do nothing to the machine's clock."""
     if _counts:
         _counts[-1] += seconds
 
 
 def is_counted() -> bool:
-    """Whether work is counted."""
+    """Tell whether the clock counts work."""
     return bool(_counts)
 
 
 @contextlib.contextmanager
 def counting(*, is_asked: bool = True) -> Iterator[None]:
-    """Count work, from 0, as long as the block lasts; one such block of the process at a time.
+    """Count work, from 0, until the block ends; the process has one such block at a time.
 
     Args:
         is_asked: False leaves the clock as it is.

@@ -1,13 +1,14 @@
-"""What is meant where nothing is said: the device, copies to the host, the budget of a card.
+"""Defaults of options that are not given: the device, copies to the host, the budget of a card.
 
-    device   with the profile of a CPU, the CPU. A device with a memory of its own is no answer to what a
-             file is for, so that a file needs `--device`; predictions write none, and need none.
+    device   with the profile of a CPU, the CPU. With the profile of another device, a file needs
+             `--device`: the profile does not say which device the file is for. Predictions write no file,
+             and need none.
     copies   as the plan likes, but none on a CPU: its memory is the host's, and a copy saves nothing.
     budget   none. With a profile of a device with a memory of its own, and a file for it: that memory,
-             less what no plan has (`set_aside`).
+             less the bytes that no plan may have (`set_aside`).
 
-All of it is decided here, where device and profile are known; behind the public functions a `Request`
-says what was decided.
+This module makes all of these decisions, where device and profile are known. Behind the public
+functions, a `Request` holds the results.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ from planner.targets import HOST, Device, devices, listed, target_named
 from planner.units import format_both, format_bytes, parse_bytes, parse_percent
 
 ASIDE_BYTES = 1 << 30
-"""Of a card's memory, for what no plan has: the driver's context, the code of kernels, cuBLAS, cuDNN.
+"""Bytes of a card's memory that no plan may have: the driver's context, code of kernels, cuBLAS,
+cuDNN.
 
 A process took 0.66 to 0.89 GiB beside ONNX Runtime's arena with four networks on an H200 and one of them
 on an H100 (NVML; "Beside the arena" in reports/cuda.md). For other devices it is an assumption."""
 
 _ASIDE_SHARE = 10
-"""Never more than a tenth of the memory: on a small device, an assumption."""
+"""The set-aside bytes are at most a tenth of the memory: an assumption, for small devices."""
 
 
 def requested(command: Command, given: Mapping[str, Any]) -> Request:
-    """The request that the arguments of a command's public function make.
+    """Build the request from the arguments of a command's public function.
 
     Args:
-        given: the arguments by name; what is none of the command's options is the caller's business.
+        given: the arguments by name; names that are none of the command's options are ignored.
 
     Raises:
-        UsageError: one cannot be meant, or two contradict each other.
+        UsageError: an argument is invalid, or two contradict each other.
     """
     options = options_of(command)
     said = {each.name: each.checked(given.get(each.name, each.unsaid)) for each in options}
@@ -64,7 +66,7 @@ def requested(command: Command, given: Mapping[str, Any]) -> Request:
 
 
 def _decided(command: Command, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What is meant where arguments leave it open, or follows from others."""
+    """Return the values of options that were left open, or that follow from other options."""
     found: dict[str, Any] = {}
     if said.get("reproducible"):
         found |= {"calibrate": False, "workers": 1}
@@ -80,7 +82,7 @@ def _decided(command: Command, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copies(command: Command, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the model runs, and which copies are made."""
+    """Decide the device and the copies that a plan may make."""
     swap, resident, copies = said["swap"], said.get("resident"), said.get("copies")
     if said.get("recompute") == "only":
         swap, resident = "none", "device"
@@ -103,10 +105,10 @@ def _copies(command: Command, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _budget(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The budget: the memory of a card, where none is given.
+    """Return the budget that a card's memory gives, where none is given.
 
     Raises:
-        UsageError: there is none, and what is to be split is what is too large for it.
+        UsageError: there is no budget, and `--split auto` needs one.
     """
     found: dict[str, Any] = {}
     card = card_of(said["device"], said["hardware"])
@@ -122,7 +124,7 @@ def _budget(said: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meant:
-    """Where a model runs, and which copies a plan may make."""
+    """The device of a model, and the copies that a plan may make."""
 
     device: Device
     swap: Swap
@@ -138,19 +140,19 @@ def meant(
     copies: Copies = "serial",
     is_written: bool = True,
 ) -> Meant:
-    """Decide what was not said (None).
+    """Decide the options that are None.
 
-    On a CPU with the profile of a CPU there are no copies, unless one of the options asks for some:
-    `swap`, `resident` of "auto" or "host", `copies` that overlap. One file for any device has them: on
-    GPUs they are real.
+    A plan for a CPU with the profile of a CPU has no copies, unless an option asks for some: `swap`,
+    `resident` of "auto" or "host", or `copies` of "overlapped". Other plans may have them: on GPUs they
+    save memory.
 
     Args:
         hardware: name of a shipped profile, or a TOML file.
-        is_written: whether a file is.
+        is_written: whether the command writes a file.
 
     Raises:
-        UsageError: a file is to be written, and `hardware` is a device with a memory of its own, which
-            says nothing of what the file is for; or there is no such profile or device.
+        UsageError: the command writes a file, `device` is None, and `hardware` has a memory of its own;
+            or no profile or device has that name.
     """
     profile = load_hardware(hardware)
     if device is None and is_written and not profile.is_host:
@@ -164,8 +166,10 @@ def meant(
 
 
 def card_of(device: Device | None, hardware: str) -> Hardware | None:
-    """The device whose memory is the budget where none is given: one that a file is for, with a memory
-    of its own and a profile that says how much. None where there is none."""
+    """Return the profile of the card whose memory is the default budget; None where there is none.
+
+    A card is a device that a file is for, with a memory of its own.
+    """
     if device is None or target_named(device).is_host:
         return None
     profile = load_hardware(hardware)
@@ -173,7 +177,7 @@ def card_of(device: Device | None, hardware: str) -> Hardware | None:
 
 
 def set_aside(hardware: Hardware, reserve: str = AUTO_RESERVE) -> int:
-    """Bytes of a device's memory that no plan may have.
+    """Return the bytes of a device's memory that no plan may have.
 
     Args:
         reserve: a size (`"2GB"`), a share (`"5%"`), or "auto": `ASIDE_BYTES`, or a tenth of the memory
@@ -198,7 +202,7 @@ def set_aside(hardware: Hardware, reserve: str = AUTO_RESERVE) -> int:
 
 
 def card_budget(hardware: Hardware, reserve: str = AUTO_RESERVE) -> tuple[int, str]:
-    """(bytes of a device's memory that a plan may have, a phrase on how many and why).
+    """Return (bytes of a device's memory that a plan may have, a phrase on how many and why).
 
     Raises:
         UsageError: see `set_aside`.
@@ -214,7 +218,7 @@ def card_budget(hardware: Hardware, reserve: str = AUTO_RESERVE) -> tuple[int, s
 
 
 def _which_device(profile: Hardware, hardware: str) -> str:
-    """The question that a profile leaves open, with its answers."""
+    """Return the question that a profile leaves open, with its possible answers."""
     what = "is a GPU" if hardware in hardware_names() else "has a memory of its own"
     own = "" if hardware in hardware_names() else "; a CPU's profile says is_host = true"
     return (

@@ -1,11 +1,11 @@
-"""Swaps to a disk: what a tensor leaves the CPU's memory for is a file of a folder.
+"""Swaps to a disk: tensors leave the CPU's memory for a file in a folder.
 
-The file of a session has no name (`planner/native/file_store.cpp`): it is gone with its process. Which
-folder it lies in is not the model's business but the session's: the one that the script names, or
-`PLANNER_DISK`, or `TMPDIR`, or else `/var/tmp`, since `/tmp` is memory on many systems. A plan is priced
-with what was measured in the folder that it was asked for, as the library copies: pieces of 1 MiB, one
-after the other, past the system's cache (O_DIRECT; open(2)), so that data that was just written does
-not come from memory.
+A session's file has no name (`planner/native/file_store.cpp`), and goes with its process. The
+session, not the model, chooses the folder: the one that the script names, or `PLANNER_DISK`, or
+`TMPDIR`, or else `/var/tmp`, since `/tmp` is memory on many systems. The prices of a plan are
+measured in the folder that the user names. The measurement copies as the library does: pieces of 1
+MiB, one after the other, past the system's cache (O_DIRECT; open(2)). Data that was just written does
+not come from memory then.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from planner.errors import UsageError
 from planner.units import format_bytes, parse_bytes
 
 VARIABLE = "PLANNER_DISK"
-"""Environment variable: the folder of sessions that name none."""
+"""The environment variable with the folder of sessions that name none."""
 
 RESERVE_BYTES = 1 << 30
-"""Of a disk's free space, left to others."""
+"""Free space of a disk that planner leaves to other programs."""
 
 Kind = Literal["direct", "cached", "memory"]
 Rate = Annotated[float, Meta(ge=1, le=1e15)]
@@ -47,10 +47,10 @@ class Disk:
 
     Attributes:
         write_bytes_per_s, read_bytes_per_s: in pieces of 1 MiB, one after the other; one way at a time.
-        latency_us: of a piece of 4 KiB.
-        folder: where that was measured, as it was typed.
-        kind: "direct", past the system's cache; "cached", where the file system cannot do that: the
-            cache was measured, and no disk; "memory": the folder's files lie in memory.
+        latency_us: time of a piece of 4 KiB.
+        folder: the measured folder, as it was typed.
+        kind: "direct", past the system's cache; "cached", where the file system has no direct I/O: the
+            figures are the cache's, not a disk's; "memory": the folder's files lie in memory.
     """
 
     write_bytes_per_s: Rate
@@ -61,12 +61,12 @@ class Disk:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes below which nothing is swapped, since copies would take more than twice what these do."""
+        """The least bytes worth a swap: smaller tensors spend most of the copy's time on latency."""
         return int(self.latency_us * max(self.write_bytes_per_s, self.read_bytes_per_s) / 1e6)
 
     @property
     def speeds(self) -> str:
-        """Both, for people."""
+        """Both speeds, for people."""
         write, read = (
             format_bytes(int(v)) for v in (self.write_bytes_per_s, self.read_bytes_per_s)
         )
@@ -74,7 +74,7 @@ class Disk:
 
 
 def default_folder() -> Path:
-    """The folder of sessions that name none."""
+    """Return the folder of sessions that name none."""
     for name in (VARIABLE, "TMPDIR"):
         if os.environ.get(name):
             return Path(os.environ[name])
@@ -84,7 +84,8 @@ def default_folder() -> Path:
 
 @contextlib.contextmanager
 def swapping_to(folder: str) -> Iterator[None]:
-    """Sessions of the block that name no folder, in child processes too, swap there; "" changes none."""
+    """Make sessions of the block that name no folder swap to this one, in child processes too; ""
+    changes none."""
     before = os.environ.get(VARIABLE)
     if folder:
         os.environ[VARIABLE] = folder
@@ -97,8 +98,7 @@ def swapping_to(folder: str) -> Iterator[None]:
 
 
 def remark_on(kind: Kind, folder: Path | str) -> str:
-    """What is to be said of swaps to a folder whose files are not read and written past the cache; ""
-    where they are."""
+    """Return a warning about swaps to a folder without direct I/O; "" where the folder has it."""
     if kind == "direct":
         return ""
     if kind == "memory":
@@ -110,23 +110,23 @@ def remark_on(kind: Kind, folder: Path | str) -> str:
 
 
 def kind_of(folder: Path) -> Kind:
-    """How files of a folder are read and written.
+    """Tell how files of a folder are read and written.
 
     Raises:
-        UsageError: it is no folder, or no file can be made there.
+        UsageError: `folder` is no folder, or no file can be made there.
     """
     with _file_in(folder) as (_, kind):
         return kind
 
 
 def room_in(folder: Path, asked: str | None) -> int:
-    """Bytes that swaps may take in a folder.
+    """Return the bytes that swaps may take in a folder.
 
     Args:
-        asked: the most that they may: `"200GB"`; None for what is free.
+        asked: an upper limit, `"200GB"`; None for all free space.
 
     Raises:
-        UsageError: nothing is free, or the size cannot be read.
+        UsageError: no space is free, or the size cannot be parsed.
     """
     free = _free(folder) - RESERVE_BYTES
     if free <= 0:
@@ -138,10 +138,10 @@ def room_in(folder: Path, asked: str | None) -> int:
 
 
 def measured(folder: Path) -> Disk:
-    """What the disk of a folder does; takes about 3 s at the most, and as much of it as 256 MiB.
+    """Measure the disk of a folder; takes at most about 3 s and 256 MiB.
 
     Raises:
-        UsageError: it is no folder, or no file can be made or written there.
+        UsageError: `folder` is no folder, or no file can be made or written there.
     """
     size = min(_MOST_BYTES, _free(folder) // 4) // _PIECE_BYTES * _PIECE_BYTES
     if not size:
@@ -150,7 +150,7 @@ def measured(folder: Path) -> Disk:
         piece.write(os.urandom(_PIECE_BYTES))  # no file system makes it smaller
         small = memoryview(piece)[:_SMALL_BYTES]
         try:
-            _rate(file, os.pwritev, piece, size)  # of later steps, the first one apart
+            _rate(file, os.pwritev, piece, size)  # a warm-up: the first write allocates
             write = _rate(file, os.pwritev, piece, size)
             read = _rate(file, os.preadv, piece, size)
             latency_s = _piece_s(file, os.pwritev, small), _piece_s(file, os.preadv, small)
@@ -171,7 +171,7 @@ Move = Callable[[int, list[mmap.mmap | memoryview], int], int]
 
 
 def _rate(file: int, move: Move, piece: mmap.mmap, size: int) -> float:
-    """Bytes a second of pieces one after the other, until the end or for as long as there is time."""
+    """Return the bytes a second of 1-MiB pieces moved one after the other, within a time limit."""
     began, done = time.perf_counter(), 0
     while done < size and time.perf_counter() - began < _MOST_S:
         if move(file, [piece], done) != _PIECE_BYTES:
@@ -181,7 +181,7 @@ def _rate(file: int, move: Move, piece: mmap.mmap, size: int) -> float:
 
 
 def _piece_s(file: int, move: Move, small: memoryview) -> float:
-    """Seconds of a small piece."""
+    """Return the median seconds that a small piece takes."""
     found: list[float] = []
     for at in range(_SMALL_PIECES):
         began = time.perf_counter()
@@ -192,7 +192,7 @@ def _piece_s(file: int, move: Move, small: memoryview) -> float:
 
 @contextlib.contextmanager
 def _file_in(folder: Path) -> Iterator[tuple[int, Kind]]:
-    """A file without a name, and how it is read and written."""
+    """Yield a file without a name, and how it is read and written."""
     try:
         file, name = tempfile.mkstemp(prefix="planner-swap-", dir=folder)
     except OSError as error:
@@ -214,7 +214,7 @@ def _unusable(folder: Path, error: OSError) -> UsageError:
 
 
 def _free(folder: Path) -> int:
-    """Bytes that are free in a folder."""
+    """Return the free bytes of a folder's disk."""
     try:
         return shutil.disk_usage(folder).free
     except OSError as error:
@@ -222,7 +222,8 @@ def _free(folder: Path) -> int:
 
 
 def _make_direct(file: int) -> bool:
-    """Have a file read and written past the cache; whether that can be done."""
+    """Make a file's reads and writes bypass the system's cache; return False where that cannot be
+    done."""
     try:
         import fcntl
 
@@ -233,7 +234,7 @@ def _make_direct(file: int) -> bool:
 
 
 def _system_of(device: int) -> str:
-    """The kind of a mounted file system (proc_pid_mountinfo(5)); "" where that is not known."""
+    """Return the type of a mounted file system (proc_pid_mountinfo(5)); "" where it is unknown."""
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()

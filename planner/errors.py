@@ -76,8 +76,8 @@ class VerificationError(PlannerError):
 
 
 class TimeLimitError(InfeasibleBudgetError):
-    """The time limit passed before a plan was found, and nothing proves that there is none; or the
-    command's own."""
+    """The time limit passed before a plan was found, and none was proved impossible; or `--timeout`
+    passed."""
 
     exit_code = 6
 
@@ -101,7 +101,7 @@ class Interrupted(PlannerError):
 
 
 def out_of_memory(error: MemoryError) -> MemoryLimitError:
-    """The error for the user, where an allocation failed."""
+    """Return the error that tells the user that an allocation failed."""
     what = " ".join(str(error).split())
     return MemoryLimitError(
         f"planner ran out of memory{f': {what}' if what else ''}; run it where there is more, or on a "

@@ -27,12 +27,13 @@ _MAX_WHOLE_DIGITS = 19
 
 
 def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False, or_else: str = "") -> int:
-    """`"16GB"` -> 16_000_000_000, `"1.5 GiB"` -> 1_610_612_736; rounds down to whole bytes.
+    """Parse a size: `"16GB"` -> 16_000_000_000, `"1.5 GiB"` -> 1_610_612_736; round down to whole
+    bytes.
 
     Args:
-        what: what the size is of, for the message.
+        what: name of the size, for the message.
         zero_ok: whether `"0B"` is a size.
-        or_else: the end of the message where there is no unit, such as what else may be given.
+        or_else: end of the message about a missing unit, such as other forms that the option takes.
 
     Raises:
         UsageError: no unit, an unknown unit, or a size that is not positive.
@@ -50,7 +51,7 @@ def parse_bytes(text: str, *, what: str = "size", zero_ok: bool = False, or_else
 
 
 def _share(text: str) -> str:
-    """Offer `"0.6"` as the share that it may be, 60%; "" for what is no share."""
+    """Return an offer to read `"0.6"` as a share of the peak, 60%; "" where the text is no share."""
     try:
         share = Fraction(text)
     except (ValueError, ZeroDivisionError):
@@ -59,7 +60,7 @@ def _share(text: str) -> str:
 
 
 def parse_whole(text: str) -> int | None:
-    """`"32"` -> 32, exactly; None where it is not a whole number of at most 19 digits."""
+    """Parse a whole number exactly; return None unless it is one of at most 19 digits."""
     text = text.strip()
     if not (text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _MAX_WHOLE_DIGITS):
         return None
@@ -67,7 +68,7 @@ def parse_whole(text: str) -> int | None:
 
 
 def _short(text: str, what: str) -> str:
-    """`text`, if it can be a number that somebody means."""
+    """Return `text`; raise UsageError where it is too long to be a number that somebody means."""
     if len(text) > _MAX_DIGITS:
         raise UsageError(
             f"{what} {shown(text)} has {len(text)} characters; give at most {_MAX_DIGITS}"
@@ -76,7 +77,7 @@ def _short(text: str, what: str) -> str:
 
 
 def parse_budget(text: str, *, baseline_bytes: int) -> int:
-    """A budget in bytes: `"16GB"`, `"12 GiB"`, or `"60%"` of `baseline_bytes`.
+    """Return a budget in bytes from `"16GB"`, `"12 GiB"`, or `"60%"` of `baseline_bytes`.
 
     Raises:
         UsageError: not a size or percentage, or a percentage outside (0, 100].
@@ -96,13 +97,13 @@ def parse_budget(text: str, *, baseline_bytes: int) -> int:
 
 
 def parse_percent(text: str) -> Fraction | None:
-    """`"5%"` -> 1/20; None where it is not a percentage."""
+    """Parse a percentage as a share: `"5%"` -> 1/20; None where it is not one."""
     match = _PERCENT.match(_short(text, "percentage"))
     return None if match is None else Fraction(match[1]) / 100
 
 
 def parse_slowdown(text: str) -> float:
-    """`"5%"` -> 0.05.
+    """Parse a percentage as a share: `"5%"` -> 0.05.
 
     Raises:
         UsageError: not a percentage of 0 or more.
@@ -127,16 +128,16 @@ def check_time_limit(seconds: float, *, what: str = "--time-limit") -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raise UsageError unless `seed` is one that every generator of random numbers here takes."""
+    """Raise UsageError unless every random number generator of planner takes `seed`."""
     if not 0 <= seed <= MAX_SEED:
         raise UsageError(f"seed {shown(seed)} must lie from 0 to {MAX_SEED}")
 
 
 def format_bytes(size: int, *, decimal: bool = False, up: bool = False) -> str:
-    """`1610612736` -> `1.50 GiB` (or `1.61 GB` with `decimal`); exact below 1 KiB.
+    """Format a size: `1610612736` -> `1.50 GiB` (`1.61 GB` with `decimal`); exact below 1 KiB.
 
     Args:
-        up: round up, so that what is shown, typed as a budget, is not below `size`.
+        up: round up, so that the text, typed as a budget, is at least `size`.
     """
     base, prefixes, suffix = (1000, "KMGTP", "B") if decimal else (1024, "KMGTP", "iB")
     if abs(size) < base:
@@ -153,17 +154,18 @@ def format_bytes(size: int, *, decimal: bool = False, up: bool = False) -> str:
 
 
 def format_both(size: int) -> str:
-    """`16000000000` -> `16.00 GB = 14.90 GiB`: echoed wherever the user typed a size."""
+    """Format a size in both units: `16000000000` -> `16.00 GB = 14.90 GiB`."""
     return f"{format_bytes(size, decimal=True)} = {format_bytes(size)}"
 
 
 def format_budget(size: int) -> str:
-    """`format_both`, rounded up: either form, typed as a budget, is at least `size` bytes."""
+    """Format a size in both units, rounded up: either one, typed as a budget, is at least `size`
+    bytes."""
     return f"{format_bytes(size, decimal=True, up=True)} = {format_bytes(size, up=True)}"
 
 
 def format_duration(microseconds: float) -> str:
-    """`1234.5` -> `1.23 ms`."""
+    """Format a time: `1234.5` -> `1.23 ms`."""
     for factor, unit in ((1e6, "s"), (1e3, "ms")):
         if abs(microseconds) >= factor:
             return f"{microseconds / factor:.2f} {unit}"
@@ -171,22 +173,23 @@ def format_duration(microseconds: float) -> str:
 
 
 def format_share(ratio: float) -> str:
-    """`0.66201` -> `66.21%`: a budget's share of the peak, rounded up to be typed as one."""
+    """Format a share as a percentage that is rounded up: `0.66201` -> `66.21%`. Typed as a budget, it
+    suffices."""
     return f"{math.ceil(round(1e4 * ratio, 6)) / 100:.2f}%"
 
 
 def format_part(part_us: float, base_us: float) -> str:
-    """A part of a time in percent of it; where that is 0, the part itself."""
+    """Format a part of a time as a percentage of it; as a duration where that time is 0."""
     return format_percent(part_us / base_us) if base_us else format_duration(part_us)
 
 
 def format_percent(ratio: float) -> str:
-    """`0.0312` -> `3.12%`."""
+    """Format a ratio as a percentage: `0.0312` -> `3.12%`."""
     return f"{100 * ratio:.2f}%"
 
 
 def parse_micro_batch(text: str) -> int | None:
-    """`"4"` -> 4 runs; `"auto"` -> None.
+    """Parse the number of micro-batches: `"4"` -> 4 runs; `"auto"` -> None.
 
     Raises:
         UsageError: neither.
@@ -200,6 +203,6 @@ def parse_micro_batch(text: str) -> int | None:
 
 
 def some_of(names: Sequence[str], most: int) -> str:
-    """`"a, b and 2 more"`: the first names of several."""
+    """List the first names of several: `"a, b and 2 more"`."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -1,6 +1,6 @@
-"""The commands: one per module.
+"""The command line application, with one module per command.
 
-Nothing heavy is imported before a command runs: `planner --help` must stay fast.
+Imports that take time wait until a command runs: `planner --help` must stay fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every command shares: verbosity, progress, the one JSON document, and error lines.
+"""The console of every command: verbosity, progress, the one JSON document, and error lines.
 
 Data goes to stdout. Progress goes to stderr, and only where stderr is a terminal (or with -v).
 """
@@ -23,10 +23,10 @@ _MAX_BINDING = 5
 
 @dataclass(slots=True)
 class Verbosity:
-    """How much goes to stderr; set by -v and -q as they are parsed.
+    """The amount of output on stderr; -v and -q set it as they are parsed.
 
     Attributes:
-        stage: what the command said last that it was at, shown or not.
+        stage: the command's latest stage, shown or not.
     """
 
     verbose: bool = False
@@ -43,13 +43,13 @@ def say(line: str) -> None:
 
 
 def note(line: str) -> None:
-    """A remark on stderr; silent with -q."""
+    """Print a remark on stderr, unless -q was given."""
     if not verbosity.quiet:
         say(f"planner: {printable(line)}")
 
 
 def error_line(error: PlannerError) -> str:
-    """The one line that the user reads for `error`."""
+    """Return the one line that tells the user about `error`."""
     if isinstance(error, Interrupted):
         return "planner: interrupted; nothing was written"
     text = str(error)
@@ -66,14 +66,14 @@ def error_line(error: PlannerError) -> str:
 
 
 def emit_json(document: object) -> None:
-    """Print a document as the only thing on stdout."""
+    """Print a document as JSON, the only text on stdout."""
     from planner.files.structuring import json_text
 
     print(json_text(document), flush=True)
 
 
 def emit(document: T, show: Callable[[T], object], *, json: bool) -> None:
-    """Print a document: as JSON, or as `show` does, which -q silences."""
+    """Print a document: as JSON, or by `show`, which -q silences."""
     if json:
         emit_json(document)
     elif not verbosity.quiet:
@@ -82,11 +82,12 @@ def emit(document: T, show: Callable[[T], object], *, json: bool) -> None:
 
 @contextlib.contextmanager
 def progress(limit_s: float | None = None) -> Iterator[Progress]:
-    """A function that notes the stage at work, and shows it where it should be shown: as one line that
-    is kept up on a terminal, as a line a stage with -v.
+    """Yield a function that notes the current stage, and shows it where the user wants that.
+
+    A terminal shows one line that is kept up to date; -v prints a line for each stage.
 
     Args:
-        limit_s: time limit of the search, to say what is left of it.
+        limit_s: time limit of the search in seconds, from which the line shows the time left.
     """
     stages = Stages(limit_s=limit_s)
     if verbosity.quiet or not (verbosity.verbose or sys.stderr.isatty()):
@@ -104,7 +105,7 @@ def progress(limit_s: float | None = None) -> Iterator[Progress]:
     def line() -> Text:
         return Text(printable(stages.line()), no_wrap=True, overflow="ellipsis")
 
-    # drawn from a thread, so that the seconds run on while a stage says nothing
+    # a thread draws it: the seconds run on while a stage says nothing
     with Live(
         console=Console(stderr=True), get_renderable=line, refresh_per_second=4, transient=True
     ):

@@ -1,10 +1,10 @@
-"""How the command ends early: by a signal, or by a limit on its memory or time.
+"""Early ends of a command: by a signal, or by a limit on its memory or time.
 
-An exception raised in the midst of native code may abort the process, and one that waits for native
-code to return comes late. So a thread of its own ends the process, at once: what is temporary is
-removed, and the kernel ends every process that was started (`planner.processes.children`).
+An exception in the midst of native code may abort the process, and one that waits for native code to
+return comes late. Therefore a separate thread ends the process at once: it removes temporary files,
+and the kernel ends every child process (`planner.processes.children`).
 
-Nothing heavy is imported here: it is the first that the command does.
+This module imports nothing that takes time: it is the first thing that the command runs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ _leaving = threading.Lock()
 
 @dataclass(slots=True)
 class _Signals:
-    """Two threads see each signal, in any order, and each changes an attribute of its own.
+    """The state of signal handling. Two threads see each signal, in any order; each has an attribute
+    of its own.
 
     Attributes:
-        raising: signals of which the first is a KeyboardInterrupt in the main thread.
-        excused: signals of which the thread that ends the process passes over the first.
+        raising: signals whose first one becomes a KeyboardInterrupt in the main thread.
+        excused: signals whose first one the thread that ends the process ignores.
     """
 
     raising: frozenset[int] = frozenset()
@@ -44,10 +45,11 @@ _state = _Signals()
 
 
 def watch_signals() -> Callable[[], None]:
-    """End the process in one line on Ctrl-C, SIGTERM and SIGHUP, whatever the main thread does; not
-    on what the process was started to ignore (nohup).
+    """End the process with one line on Ctrl-C, SIGTERM and SIGHUP, whatever the main thread does.
 
-    Returns a function that leaves signals to Python again, as a script finds them.
+    Signals that the process was started to ignore (nohup) stay ignored.
+
+    Return a function that restores Python's own signal handlers.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -72,28 +74,30 @@ def watch_signals() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def signals_raise(*numbers: int) -> Iterator[None]:
-    """Within the block, the first signal is a KeyboardInterrupt in the main thread, as elsewhere in
-    Python; the second ends the process.
+    """Turn the first signal in the block into a KeyboardInterrupt in the main thread, as usual in
+    Python.
+
+    The second signal ends the process.
 
     Args:
-        numbers: of signals; all that end the process if none is given.
+        numbers: the signals' numbers; none for all signals that end the process.
     """
     _state.excused = _state.raising = frozenset(numbers or SIGNALS)
     try:
         yield
     finally:
-        if _state.raising:  # none came; else the other thread may still have to pass over it
+        if _state.raising:  # no signal came; else the other thread may still have to ignore it
             _state.excused = frozenset()
         _state.raising = frozenset()
 
 
 def exit_code(number: int) -> int:
-    """The status of a command that a signal ended, as shells have it: 130 for Ctrl-C."""
+    """Return the status of a command that a signal ended, as shells count it: 130 for Ctrl-C."""
     return 128 + number
 
 
 def leave(line: str, status: int) -> NoReturn:
-    """Say `line` on stderr and end the process, from any thread, without unwinding."""
+    """Print `line` on stderr and end the process from any thread, without unwinding."""
     with _leaving, temporary.SETTLED:
         temporary.remove_all()
         # the terminal's cursor is hidden while progress is shown
@@ -104,8 +108,11 @@ def leave(line: str, status: int) -> NoReturn:
 
 
 def end(status: int) -> NoReturn:
-    """End the process after a command, at once: what Python does at its own end takes a while in which
-    signals are not answered, and a native thread that was left to its time limit would abort it."""
+    """End the process after a command, at once.
+
+    Python's own shutdown takes a while in which signals are not answered, and a native thread that
+    still runs to its time limit would abort it.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -115,13 +122,13 @@ def end(status: int) -> NoReturn:
 
 
 def leave_for(number: int) -> NoReturn:
-    """`leave`, because of a signal."""
+    """Call `leave` because of a signal."""
     why = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
     leave(f"planner: {why}; {what_is_written()}", exit_code(number))
 
 
 def what_is_written() -> str:
-    """The outputs that are in place, as a part of a sentence."""
+    """Return the outputs that are in place, as a part of a sentence."""
     written = ", ".join(map(nearby, temporary.PLACED))
     return f"written before: {written}" if written else "nothing was written"
 
@@ -131,7 +138,7 @@ def _on_signal(number: int, _frame: Any) -> None:
         _state.raising = frozenset()
         raise KeyboardInterrupt
     if _leaving.locked() or temporary.SETTLED.locked():
-        return  # the other thread leaves, as soon as this one lets it
+        return  # the other thread ends the process as soon as the lock is free
     leave_for(number)
 
 
@@ -142,7 +149,7 @@ def _read_signals(reader: int) -> None:
 
 
 def _seen_beside(number: int) -> None:
-    """A signal, as the thread that ends the process sees it."""
+    """Handle a signal in the thread that ends the process."""
     if number in _state.excused:
         _state.excused = frozenset()
     elif number in SIGNALS:

@@ -31,7 +31,7 @@ def export_forward(
     force: bool,
     json: bool,
 ) -> None:
-    """Make the graph, write it, and say what it is.
+    """Make the training graph, write it, and print its summary.
 
     Args:
         wanted: arguments of `planner.export.from_onnx.forward.differentiate`.
@@ -62,10 +62,11 @@ def export_forward(
 def summary_of(
     graph: ExportedGraph | ForwardTraining, files: Sequence[Path], unchecked: str
 ) -> dict[str, Any]:
-    """The document of an export, as far as a graph from PyTorch and one from a forward model share it.
+    """Return the document of an export: the part shared by graphs from PyTorch and from forward
+    models.
 
     Args:
-        unchecked: why it was not compared; "" where it was.
+        unchecked: why the graph was not compared with its source; "" where it was.
     """
     from planner import __version__
 

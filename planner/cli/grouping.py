@@ -1,4 +1,4 @@
-"""`--help` of the commands with many options: in groups, by what they are about."""
+"""Groups of options by subject, for `--help` of the commands with many options."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Row = tuple[str, str]
 class GroupedCommand(TyperCommand):
     """A command whose help shows its options under headings."""
 
-    # the formatter's and the context's classes are Typer's own, which it does not export
+    # Typer does not export the classes of the formatter and the context
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections."""
+        """Write the sections of options."""
         for title, rows in sections_of(self, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
 
 def sections_of(command: TyperCommand, context: Any) -> dict[str, list[Row]]:
-    """Rows of help by heading; an option whose command names no heading for it is about output."""
+    """Return rows of help by heading; an option without a heading goes under output."""
     is_grouped = isinstance(command, GroupedCommand)
     found: dict[str, list[Row]] = {
         title: [] for title in ("Arguments", *(GROUPS if is_grouped else ("Options",)))

@@ -1,9 +1,9 @@
-"""The limits on planner's own memory and time: watched, whatever the command is at.
+"""Limits on planner's own memory and time, watched by threads whatever the command does.
 
-A limit of the system's (RLIMIT_AS, RLIMIT_DATA) makes an allocation fail, which native code answers by
-aborting the process. So a thread adds up what this process and those that it has started hold, and
-ends them in one line when that is above the limit. Another ends them when the time is over: ONNX
-Runtime loads, optimizes and runs a model in one call, which nothing else ends.
+A limit of the system (RLIMIT_AS, RLIMIT_DATA) makes an allocation fail, and native code aborts then.
+Therefore a thread adds up the memory of this process and its children, and ends them with one line
+above the limit. Another thread ends them when the time is over: ONNX Runtime loads, optimizes and
+runs a model in one call that cannot be interrupted otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def limit_memory(text: str | None) -> None:
     """Watch the memory from now on; for `--memory-limit`.
 
     Raises:
-        UsageError: the size cannot be read, or memory cannot be watched on this system.
+        UsageError: the size cannot be parsed, or memory cannot be watched on this system.
     """
     if text is None:
         return
@@ -41,10 +41,10 @@ def limit_memory(text: str | None) -> None:
 
 
 def limit_time(limit_s: float | None) -> None:
-    """End the command so many seconds from now; for `--timeout`.
+    """End the command after that many seconds; for `--timeout`.
 
     Raises:
-        UsageError: not a number of seconds.
+        UsageError: `limit_s` is not a valid number of seconds.
     """
     if limit_s is None:
         return
@@ -54,12 +54,12 @@ def limit_time(limit_s: float | None) -> None:
 
 
 def no_limit() -> None:
-    """Watch no longer."""
+    """Stop watching memory and time."""
     _stop.set()
 
 
 def held_bytes() -> int:
-    """Bytes that this process and all that it has started hold, without what is on disk as well."""
+    """Return the resident bytes of this process and its children, without pages that a file backs."""
     total, seen, todo = 0, set(), [os.getpid()]
     while todo:
         pid = todo.pop()

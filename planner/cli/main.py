@@ -1,6 +1,6 @@
-"""The console entry: one line per error, the exit code of the error.
+"""The console entry: one line per error, and the error's exit code.
 
-Signals are answered from the first moment on, so nothing is imported here that takes time.
+This module imports nothing that takes time: signals are answered from the first moment on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from types import FrameType
 from typing import NoReturn
 
 _INSTALLED = frozenset({"numpy", "onnx", "onnx_ir", "onnxruntime", "ortools"})
-"""Packages that a broken installation may lack."""
+"""Required packages that a broken installation may lack."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; errors become one line on stderr.
 
-    What the script of `planner run` raises goes on to the caller.
+    An exception of the script of `planner run` reaches the caller.
     """
     outcome = _answer(arguments)
     if isinstance(outcome, int):
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(arguments: Sequence[str] | None) -> int | Callable[[], object]:
-    """The exit status of one command line, or the script that it has Python run."""
+    """Return the exit status of one command line, or the script that Python is to run."""
     import io
 
     import typer
@@ -70,7 +70,7 @@ def _answer(arguments: Sequence[str] | None) -> int | Callable[[], object]:
 
 
 def _is_interrupted_import(error: BaseException | None) -> bool:
-    """Ctrl-C while a compiled module starts comes out as that module's ImportError."""
+    """Tell whether an ImportError hides Ctrl-C, pressed while a compiled module was starting."""
     if not isinstance(error, ImportError):
         return False
     while error is not None and not isinstance(error, KeyboardInterrupt):
@@ -79,7 +79,7 @@ def _is_interrupted_import(error: BaseException | None) -> bool:
 
 
 def run() -> NoReturn:
-    """Entry point of the `planner` script."""
+    """Run the `planner` script's command line, and end the process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end_before_the_start)
@@ -99,7 +99,7 @@ def run() -> NoReturn:
 
 
 def _interpreter() -> Callable[[], None]:
-    """A function that leaves the interpreter to a script as it is now."""
+    """Return a function that restores the interpreter's present settings for a script."""
     import gc
     import io
 
@@ -114,7 +114,7 @@ def _interpreter() -> Callable[[], None]:
 
 
 def _end_before_the_start(number: int, _frame: FrameType | None) -> NoReturn:
-    """There is nothing to clean up yet."""
+    """End the process on a signal before the command has started: no file needs cleaning up yet."""
     os.write(2, b"planner: interrupted; nothing was written\n")
     os._exit(128 + number)
 
@@ -151,7 +151,7 @@ def _unforeseen(error: Exception) -> int:
     from planner.report.plain import printable
 
     if isinstance(error, OSError) and error.strerror:  # a full disk, a file taken away
-        # every file is written under its name; what has none is what the command prints
+        # every file is written under its name; an error without a name is about standard output
         what = f"{error.filename or 'standard output'}: "
         return _fail(f"planner: error: {printable(what + error.strerror)}", 1)
     if (
@@ -168,7 +168,8 @@ def _unforeseen(error: Exception) -> int:
 
 
 def _place(error: Exception) -> str:
-    """Where in planner an error began, in brackets: a bug that comes and goes may not come again."""
+    """Return the place in planner where an error began, in brackets: a bug that comes and goes may
+    not come again."""
     import traceback
     from pathlib import Path
 
@@ -182,6 +183,6 @@ def _place(error: Exception) -> str:
 
 
 def _stdout_is_gone() -> int:
-    """The reader of our stdout left (`planner ... | head`): stop without a word."""
+    """Stop without a message: the reader of stdout has gone (`planner ... | head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -1,9 +1,10 @@
-"""The options of the commands: those of a request as its fields say, and what every command takes.
+"""The options of the commands: those of a request, from its fields, and those that every command
+takes.
 
-`asks("optimize")` gives a command the options of its name from `planner.request`, and behind its own the
-limits and the verbosity of the command line itself. The command's function has parameters for what is its
-own, and one, `asked`, for the rest: where it stands, the others stand in `--help`. A public function is
-called with what was typed alone, so that its defaults are the only ones.
+`asks("optimize")` gives a command the options of its name from `planner.request`, and adds the limits
+and the verbosity of the command line itself. The command's function has parameters of its own, and
+one, `asked`, in whose place `--help` lists the options of the request. Public functions receive only
+the options that the user typed: their defaults are the only ones.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from planner.request.together import check_together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """Arguments by name, of the options of one command.
+    """The arguments of one command's options, by name.
 
     Attributes:
-        typed: those that were.
-        unsaid: of all, what is meant where they were not.
+        typed: the arguments that the user typed.
+        unsaid: the default of every argument.
     """
 
     typed: Mapping[str, Any]
     unsaid: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
-        """An argument, as it was typed or as it is meant."""
+        """Return an argument as it was typed, or else its default."""
         return self.typed.get(name, self.unsaid[name])
 
 
@@ -123,7 +124,7 @@ def _of_the_program(
         ),
     ] = False,
 ) -> None:
-    """What every command takes; the callbacks do all of it."""
+    """Declare the options that every command takes; their callbacks do all the work."""
 
 
 _PROGRAM = tuple(inspect.signature(_of_the_program, eval_str=True).parameters.values())
@@ -132,12 +133,12 @@ _PROGRAM = tuple(inspect.signature(_of_the_program, eval_str=True).parameters.va
 def asks(
     command: Command | None = None, *, limited: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have a command take the options of a request that are its, and those of the program.
+    """Give a command its options of a request, and those of the program.
 
     Args:
-        command: None for one that asks for nothing of a request. A parameter of its function whose type
-            is a dataclass has an option for each field.
-        limited: False leaves out those of the program.
+        command: its name; None for a command without options of a request. A parameter of the command's
+            function whose type is a dataclass becomes an option for each field.
+        limited: False leaves out the options of the program.
     """
 
     def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,8 +179,10 @@ def asks(
 
 
 def _shown(own: inspect.Parameter, flags: list[inspect.Parameter]) -> Iterator[inspect.Parameter]:
-    """What a parameter of a command's function is on the command line: itself, the fields of a value, or,
-    of `asked`, `flags`."""
+    """Yield the command-line parameters of a function's parameter.
+
+    These are the parameter itself, the fields of a dataclass, or, for `asked`, `flags`.
+    """
     if own.annotation is Said:
         yield from flags
     elif _is_value(own.annotation):
@@ -192,17 +195,17 @@ def _shown(own: inspect.Parameter, flags: list[inspect.Parameter]) -> Iterator[i
 
 
 def _is_value(annotation: Any) -> bool:
-    """Whether a parameter is a value with an option for each of its fields."""
+    """Tell whether a parameter is a dataclass with an option for each of its fields."""
     return is_dataclass(annotation) and annotation is not Said
 
 
 def _typed(
     options: tuple[Option, ...], context: typer.Context, given: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """The arguments that were typed, taken out of `given`.
+    """Yield the arguments that were typed, and remove all options from `given`.
 
     Raises:
-        UsageError: one cannot be meant.
+        UsageError: an argument is invalid.
     """
     for each in options:
         values = [given.pop(flag.name) for flag in each.flags]
@@ -212,7 +215,7 @@ def _typed(
 
 
 def _parameter(option: Option, flag: Flag) -> inspect.Parameter:
-    """The parameter that typer makes an option of."""
+    """Return the parameter from which typer makes an option."""
     default = option.unsaid
     if flag.kind is bool and default is not None:
         default = False

@@ -1,7 +1,7 @@
-"""Which files a command reads and writes, checked before any work is done.
+"""Names of the files that a command reads and writes, checked before any work is done.
 
-`-o` names the rewritten model (or a folder for it); the plan and the report stand beside it. With
-no `-o` they go to the working folder, named after the model.
+`-o` names the rewritten model, or a folder for it; the plan and the report go beside it. Without `-o`
+they go to the working folder, named after the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Outputs:
 def name_outputs(
     model: Path, *, output: Path | None, plan: Path | None = None, report: Path | None = None
 ) -> Outputs:
-    """Where the outputs of `model` go, given what the user named."""
+    """Return the paths of the outputs for `model`, given those that the user named."""
     if output is not None and not os.path.isdir(output):
         rewritten, stem = output, output.name.removesuffix(".onnx").removesuffix(".planned")
     else:
@@ -42,8 +42,10 @@ def name_outputs(
 
 
 def check_outputs(*paths: Path, inputs: tuple[Path | None, ...] = (), force: bool) -> None:
-    """Raise UsageError where an output is an input, exists (without `force`), can't be written,
-    or is named twice."""
+    """Raise UsageError unless every output can be written.
+
+    An output must not be an input, exist (without `force`), or be named twice.
+    """
     seen: set[str] = set()
     sources = {os.path.realpath(path) for path in inputs if path is not None}
     for path in paths:

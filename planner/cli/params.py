@@ -1,4 +1,4 @@
-"""Files of parameters, as the commands that take one read them."""
+"""Policy files of the commands that take one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def read_noting(path: Path, *, unused: Collection[str]) -> Policy:
-    """The policy that a file asks for; a note says which of its tables change nothing here.
+    """Read a policy from a file, and note which of its tables change nothing in this command.
 
     Args:
-        unused: the tables, among `planner.portfolio.params.STAGES`, that the command has no use for.
+        unused: the tables of `planner.portfolio.params.STAGES` that the command does not use.
 
     Raises:
-        UsageError: as `planner.portfolio.params.read_params`.
+        UsageError: see `planner.portfolio.params.read_params`.
     """
     from planner.portfolio.params import changed_stages, read_params
 

@@ -1,8 +1,8 @@
-"""What a command is at, for one line on a terminal: stage, time, and the best plan so far.
+"""The progress line of a terminal: time, the best plan found, and the current stage.
 
-Stages say what they do in words (`planner.cli.console.Progress`). Two things are read from these words:
-whether a plan is being searched for, which is what `--time-limit` bounds, and what a better plan adds
-to the step, as `planner.search.state` says it.
+Stages describe themselves in words (`planner.cli.console.Progress`). Two facts are parsed from these
+words: whether a search is on, which `--time-limit` bounds, and the time that a better plan adds to
+the step, in the words of `planner.search.state`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SEARCHING = re.compile(
 )
 _BETTER = re.compile(r"(?:solving: |improving: )?\+(?P<added>\S+(?: \S+)?) time")
 _FULL = re.compile(r", [\d.]+ full\Z")
-"""A plan that does not fit yet, as `planner.exact.local_search` says it."""
+"""Matches a plan that does not fit yet, in the words of `planner.exact.local_search`."""
 _ANEW = re.compile(r"again:|searching for the least budget:")
-"""What was found before is of another problem."""
+"""Matches stages of a new problem: plans found before do not count for it."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Stages:
     """The stages of one command.
 
     Attributes:
-        limit_s: of the search, in seconds; None where there is none.
+        limit_s: time limit of the search, in seconds; None where there is none.
         now: the clock, in seconds.
     """
 
@@ -48,7 +48,7 @@ class Stages:
         return self.now() - self.began
 
     def note(self, message: str) -> None:
-        """Take what the command says that it is at."""
+        """Note the stage that the command has begun."""
         self.stage = message
         if _ANEW.match(message):
             self.best = ""
@@ -59,13 +59,13 @@ class Stages:
             self.best = _lesser(self.best, found["added"])
 
     def line(self) -> str:
-        """All of it on one line."""
+        """Return the progress line."""
         parts = [clock(self.elapsed_s)]
         if self._is_searching:
             if self.limit_s is not None and self.search_began is not None:
                 left_s = max(0.0, self.limit_s - (self.now() - self.search_began))
                 parts.append(f"at most {clock(left_s)} left of the search")
-            # behind the search, a plan may be chosen that is easier on ONNX Runtime's arena
+            # after the search, another plan may be chosen, for less fragmentation of the arena
             if self.best:
                 parts.append(f"best plan so far +{self.best} time")
         return " | ".join([*parts, self.stage])
@@ -76,14 +76,14 @@ class Stages:
 
 
 def clock(seconds: float) -> str:
-    """`75.2` -> `1:15`."""
+    """Format seconds as on a clock: `75.2` -> `1:15`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _lesser(known: str, found: str) -> str:
-    """The lesser of two shares of the step's time; the later one where they are no shares."""
+    """Return the lesser of two shares of the step's time; the later text where they are no shares."""
     if known.endswith("%") and found.endswith("%"):
         return min(known, found, key=lambda text: float(text[:-1]))
     return found

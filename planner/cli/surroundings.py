@@ -1,7 +1,7 @@
-"""What planner finds where it runs: packages, providers and their devices, caches, memory.
+"""Inspect this machine: packages, providers and their devices, caches, memory.
 
-Everything is asked of the thing itself: a provider counts where a session on it computed, in a process of
-its own; a package where it can be imported. Nothing is written, but where a disk is measured.
+Every answer comes from a trial: a provider counts where a session on it computed, in a process of its
+own; a package where it can be imported. Nothing is written, except where a disk is measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUNTIMES = (
     "onnxruntime-directml",
     "onnxruntime-openvino",
 )
-"""Wheels that are all imported as `onnxruntime`: one of them may be installed."""
+"""Wheels that are all imported as `onnxruntime`: only one of them may be installed."""
 
 REQUIRED = {
     "numpy": "numpy",
@@ -39,7 +39,7 @@ REQUIRED = {
     "networkx": "networkx",
     "msgspec": "msgspec",
 }
-"""What planning needs, by distribution, and the module that must import."""
+"""The distributions that planning needs, and the module of each that must import."""
 
 OPTIONAL = (
     ("torch", "torch", "planner export, from PyTorch modules", "onnx-planner[torch]"),
@@ -57,17 +57,19 @@ OPTIONAL = (
     ),
     ("ray", "ray", "planner sweep --ray", "onnx-planner[ray]"),
 )
-"""(distribution, module, what it allows, what to install) of what nothing else needs."""
+"""Optional distributions: (distribution, module, what it allows, what to install)."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A distribution: its version, None where it is missing; why it does not import, if so.
+    """A distribution.
 
     Attributes:
-        allows: what it is for; install: what to give to pip. Both empty for what is required.
+        version: None where it is missing.
+        why_not: why it does not import; "" where it does.
+        allows: its purpose; install: the argument for pip. Both are empty for required packages.
     """
 
     name: str
@@ -79,7 +81,8 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """An execution provider: whether a session on it computed here, on which devices, or why not."""
+    """An execution provider: whether a session on it computed here, its devices, or why it did not
+    run."""
 
     name: str
     runs: bool
@@ -89,18 +92,18 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Everything that was found.
+    """All findings about this machine.
 
     Attributes:
         available: providers that the installed onnxruntime was built with.
-        providers: those that planner writes models for, tried.
+        providers: providers that planner writes models for, each one tried.
         native: the path of planner's native library; None where it is not built.
-        browser: the path of one that can draw the page, for its tests and screenshots.
+        browser: the path of a browser for tests and screenshots of the report page; None without one.
         available_bytes: memory that the system could give; None where it does not say.
-        cores: that this process may run on.
-        disk: of a folder that was asked for, which takes some of its space for a second.
-        problems: what keeps `planner optimize` from running here, each with what to do.
-        remarks: what may surprise, and keeps nothing from running.
+        cores: number of cores that this process may run on.
+        disk: the measured speed of a folder's disk; None where no folder was named.
+        problems: reasons why `planner optimize` cannot run here, each with its remedy.
+        remarks: surprises that keep nothing from running.
     """
 
     python: str
@@ -122,13 +125,13 @@ class Surroundings:
 def look_around(
     progress: Callable[[str], None] = lambda _: None, disk: Path | None = None
 ) -> Surroundings:
-    """Find out what works here; takes some seconds.
+    """Find out what works on this machine; takes some seconds.
 
     Args:
         disk: a folder whose disk is measured.
 
     Raises:
-        UsageError: no file can be made there.
+        UsageError: no file can be made in `disk`.
     """
     if disk is not None:
         progress(f"measuring the disk of {disk}")
@@ -167,10 +170,10 @@ def _version(name: str) -> str | None:
 
 
 def _why_not(module: str) -> str:
-    """Why `module` does not import, in a line; "" where it does."""
+    """Return why `module` does not import, in a line; "" where it does."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a broken installation raises
+    except Exception as error:  # a broken installation may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ""
 
@@ -180,13 +183,13 @@ def _imported(name: str, module: str) -> Package:
 
 
 def _optional(name: str, module: str, allows: str, install: str) -> Package:
-    # torch takes seconds to import: that it can be found must do
+    # torch takes seconds to import: finding it has to suffice
     version = _version(name) if util.find_spec(module) is not None else None
     return Package(name=name, version=version, allows=allows, install=install)
 
 
 def _native() -> tuple[str | None, str]:
-    """(where the native library is, why it cannot be used)."""
+    """Return (the path of the native library or None, why it cannot be used)."""
     try:
         library()
         return str(library_path()), ""
@@ -195,7 +198,7 @@ def _native() -> tuple[str | None, str]:
 
 
 def _providers(progress: Callable[[str], None]) -> tuple[Provider, ...]:
-    """Those of the installed onnxruntime that planner writes models for, tried; the CPU's first."""
+    """Try the installed providers that planner writes models for; the CPU's comes first."""
     from planner.targets.backend import backend_of
 
     found: list[Provider] = []
@@ -292,7 +295,8 @@ def _fused_remarks(providers: tuple[Provider, ...], native: str | None) -> Itera
 
 
 def _pinned() -> str:
-    """The onnxruntime of `onnx-planner[cpu]`, as its metadata has it; "" where that is not known."""
+    """Return the requirement on onnxruntime of `onnx-planner[cpu]`, from its metadata; "" where
+    unknown."""
     try:
         rows = metadata.requires("onnx-planner") or []
     except metadata.PackageNotFoundError:
@@ -305,6 +309,6 @@ def _pinned() -> str:
 
 
 def _fits(version: str, requirement: str) -> bool:
-    """Whether a version is of the series that `>=A.B` in a requirement names."""
+    """Tell whether a version belongs to the series A.B that `>=A.B` in a requirement names."""
     least = requirement.partition(">=")[2].split(",")[0]
     return version.split(".")[:2] == least.split(".")[:2]

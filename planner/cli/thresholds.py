@@ -1,7 +1,8 @@
-"""`--fail-if-peak-above` and `--fail-if-slower-than`: a continuous-integration job that must fail.
+"""`--fail-if-peak-above` and `--fail-if-slower-than`: thresholds that fail a continuous-integration
+job.
 
-Thresholds are read before any work and checked when everything else is done and written. A figure
-at the threshold passes.
+Thresholds are parsed before any work, and checked after every file is written. A figure at the
+threshold passes.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ SlowerThan = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """What the user typed, parsed.
+    """The thresholds that the user typed, parsed.
 
     Attributes:
         peak_bytes: the most bytes; peak_share: the most as a share of the peak before.
-        slower: the most that may be added to the time before, as a share of it.
+        slower: the most that may be added to the original time, as a share of it.
     """
 
     peak_bytes: int | None = None
@@ -54,17 +55,17 @@ class Thresholds:
     slower: Fraction | None = None
 
     def peak_limit(self, before_bytes: int) -> int | None:
-        """The most bytes, given the peak before; None where there is no limit."""
+        """Return the most bytes, given the peak before; None where there is no limit."""
         if self.peak_share is not None:
             return int(self.peak_share * before_bytes)
         return self.peak_bytes
 
 
 def parse_thresholds(peak_above: str | None, slower_than: str | None) -> Thresholds:
-    """Thresholds from the options' texts.
+    """Parse the thresholds from the options' texts.
 
     Raises:
-        UsageError: not a size or percentage.
+        UsageError: a text is neither a size nor a percentage.
     """
     size = share = slower = None
     if peak_above is not None:
@@ -83,10 +84,10 @@ def parse_thresholds(peak_above: str | None, slower_than: str | None) -> Thresho
 
 
 def check_optimized(thresholds: Thresholds, headline: Headline) -> None:
-    """Compare the planned figures of `planner optimize`, and those that were measured.
+    """Check the planned and the measured figures of `planner optimize`.
 
     Raises:
-        ThresholdError: one is above its threshold; the message names all that are.
+        ThresholdError: a figure is above its threshold; the message names all such figures.
     """
     peaks = [("planned peak", headline.peak_after_bytes)]
     if headline.measured_peak_after_bytes is not None:
@@ -100,10 +101,10 @@ def check_optimized(thresholds: Thresholds, headline: Headline) -> None:
 
 
 def check_compared(thresholds: Thresholds, a: PredictedCost, b: PredictedCost) -> None:
-    """Compare the planned figures of plan b with those of plan a.
+    """Check the planned figures of plan b against those of plan a.
 
     Raises:
-        ThresholdError: one is above its threshold.
+        ThresholdError: a figure is above its threshold.
     """
     ratio = b.step_us / a.step_us if a.step_us else None
     peaks = [("planned peak of the second plan", b.peak_bytes)]

@@ -1,1 +1,1 @@
-"""Files that others wrote, and files that planner writes."""
+"""Safe reading and writing of files."""

@@ -1,4 +1,4 @@
-"""The user's own folder for what is made once and kept for the next time."""
+"""The user's cache folder, for files that are made once and kept."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from planner.files.temporary import temporary_folder
 
 
 def cache_folder() -> Path:
-    """The folder; made where there is none.
+    """Return the cache folder, and make it where it does not exist.
 
     Raises:
-        UsageError: it cannot be made, or others could write what is loaded from it.
+        UsageError: it cannot be made, or other users may write to it.
     """
     base = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(base) if base else Path.home() / ".cache") / "planner"
@@ -28,13 +28,13 @@ def cache_folder() -> Path:
 
 
 def keep(name: str, content: bytes, *, renew: bool = False) -> Path:
-    """The file `name` of the cache folder, written now where it is not there yet.
+    """Return the file `name` of the cache folder, and write it where it does not exist.
 
     Args:
-        renew: write it in any case.
+        renew: write it even where it exists.
 
     Raises:
-        UsageError: as `cache_folder`.
+        UsageError: see `cache_folder`.
         OSError: it cannot be written.
     """
     path = cache_folder() / name

@@ -1,8 +1,8 @@
-"""Read files that somebody else wrote: the one step between a file and values that may be trusted.
+"""Read files that others wrote: the one step between a file and values that may be trusted.
 
-A file is a regular one of a stated size, its text UTF-8, and its JSON of the types that are wanted
-(`planner.files.structuring`). Whatever is not so becomes one line that names the file and says what is
-wrong. Models have a border of their own (`planner.onnxio`), behind the same `read_bytes`.
+A file must be regular, of a bounded size, its text UTF-8, and its JSON of the expected types
+(`planner.files.structuring`). Any other file becomes one line that names the file and says what is
+wrong. Models have their own checks (`planner.onnxio`), behind the same `read_bytes`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from planner.errors import ModelError, PlannerError
 
 MAX_BYTES = 1 << 62
-"""The largest size in bytes that planner computes with, of one tensor or of all together: sums of two
-still fit the 64 bits of the search's arrays."""
+"""The largest size in bytes that planner computes with, of one tensor or of all together: the sum of
+two still fits the 64 bits of the search's arrays."""
 
 MAX_TEXT_BYTES = 1 << 30
 """The largest text file that is read."""
 
 _SHOWN = 40
 _NEARLY = 0.8
-"""How much a file's name looks like the one that was meant (`closest`)."""
+"""The least similarity of a file's name to the one that was meant (`closest`)."""
 
 
 def why_not_a_file(path: Path) -> str:
-    """Why `path` cannot be read as a file ("" where it can): "is a folder; name a file"."""
+    """Return why `path` cannot be read as a file ("is a folder; name a file"), or "" where it can."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -43,7 +43,7 @@ def why_not_a_file(path: Path) -> str:
 
 
 def _like(path: Path) -> str:
-    """The end of a message that names the file beside `path` whose name is nearly the same."""
+    """Return the end of a message that names the most similar file beside `path`."""
     try:
         names = sorted(each.name for each in path.parent.iterdir())
     except OSError:
@@ -58,11 +58,11 @@ def read_bytes(
     error: type[PlannerError] = ModelError,
     at_most: int = MAX_TEXT_BYTES,
 ) -> bytes:
-    """The content of a regular file.
+    """Read a regular file.
 
     Args:
         what: what the file should be, with its article, for the message: "a plan file".
-        error: what is raised where it cannot be read.
+        error: the type to raise where the file cannot be read.
         at_most: bytes; a larger file is refused before it is read.
     """
     if why := why_not_a_file(path):
@@ -79,7 +79,7 @@ def read_bytes(
 
 
 def read_text(path: Path, *, what: str, error: type[PlannerError] = ModelError) -> str:
-    """The text of a regular file in UTF-8; `what` and `error` as for `read_bytes`."""
+    """Read a regular file as UTF-8 text; `what` and `error` as for `read_bytes`."""
     data = read_bytes(path, what=what, error=error)
     try:
         return data.decode("utf-8")
@@ -88,7 +88,7 @@ def read_text(path: Path, *, what: str, error: type[PlannerError] = ModelError) 
 
 
 def shown(value: Any) -> str:
-    """A value of a file in a message, in at most 40 characters."""
+    """Return a file's value for a message, in at most 40 characters."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits; too deep
@@ -97,12 +97,12 @@ def shown(value: Any) -> str:
 
 
 def closest(wish: str, known: Sequence[str], said: str, *, most: int, cutoff: float = 0.4) -> str:
-    """The end of a message that names what looks most like `wish`; "" where nothing does.
+    """Return the end of a message that names the words most like `wish`; "" where none is.
 
     Args:
-        said: what comes before them: "are", "names are".
-        most: so many at most.
-        cutoff: how much they have to look like it, from 0 to 1 (`difflib.get_close_matches`).
+        said: the phrase before them: "are", "names are".
+        most: the largest number of words to name.
+        cutoff: the least similarity, from 0 to 1 (`difflib.get_close_matches`).
     """
     import difflib
 
@@ -111,7 +111,7 @@ def closest(wish: str, known: Sequence[str], said: str, *, most: int, cutoff: fl
 
 
 def is_amount(value: float, *, at_most: float = math.inf) -> bool:
-    """Whether `value` is a number from 0 to `at_most`, and finite."""
+    """Tell whether `value` is a finite number from 0 to `at_most`."""
     return 0 <= value <= at_most and value != math.inf
 
 

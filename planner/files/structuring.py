@@ -1,7 +1,7 @@
-"""JSON to values of stated types, by msgspec, and back: nothing is turned into the type that is wanted.
+"""Convert JSON to values of stated types and back, by msgspec, without coercion.
 
-Not a text of digits into a number, not true into 1, not 1.5 into 1. What is not as it should be becomes
-one line that names the file and the place in it: "$.ops[1].name".
+A string of digits is no number, true is not 1, and 1.5 is not 1. A wrong value becomes one line that
+names the file and the place in it: "$.ops[1].name".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_SAID = 160
 
 
 def read_json(path: Path, kind: type[T], *, what: str, error: type[PlannerError] = ModelError) -> T:
-    """The JSON document of a file; `what` and `error` as for `planner.files.reading.read_bytes`."""
+    """Read a file's JSON document; `what` and `error` as for `planner.files.reading.read_bytes`."""
     text = read_text(path, what=what, error=error)
     return parse_json(text, kind, where=str(path), what=what, error=error)
 
@@ -36,19 +36,19 @@ def read_json(path: Path, kind: type[T], *, what: str, error: type[PlannerError]
 def parse_json(
     text: str, kind: type[T], *, where: str, what: str, error: type[PlannerError] = ModelError
 ) -> T:
-    """A JSON document of type `kind`. Its numbers are finite, and of at most 400 digits.
+    """Parse a JSON document of type `kind`, whose numbers are finite and have at most 400 digits.
 
     Args:
-        where: names the document in the message; what, error: as for `read_json`.
+        where: name of the document in the message; what, error: as for `read_json`.
 
     Raises:
-        error: with the first thing that is wrong, and where in the document.
+        error: names the first fault, and its place in the document.
     """
     try:
         found = msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as reason:
         raise error(f"{where} is not {what}: {_said(reason)}") from None
-    # msgspec takes as many digits as Python, 4300 unless it is told otherwise
+    # msgspec takes as many digits as Python: 4300 by default
     if _LONG.search(text) and any(token[0][0] != '"' for token in _TOKENS.finditer(text)):
         raise error(f"{where} is not {what}: a number of more than 400 digits")
     return found
@@ -56,11 +56,11 @@ def parse_json(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where data comes from and what it should be, for messages.
+    """The origin of data and what it should be, for messages.
 
     Attributes:
         where, what, error: as for `parse_json`.
-        path: what the data is called in the document.
+        path: the data's place in the document.
     """
 
     where: str
@@ -72,13 +72,13 @@ class Source:
 def structured(
     data: Any, kind: type[T] | UnionType, source: Source, *, only_known_keys: bool = True
 ) -> T:
-    """`data`, as JSON or TOML gives it, as a value of type `kind`.
+    """Convert `data`, as JSON or TOML gives it, to a value of type `kind`.
 
     Args:
         only_known_keys: refuse keys that no field has.
 
     Raises:
-        error: as `parse_json`.
+        error: see `parse_json`.
     """
     try:
         made = msgspec.convert(data, kind)
@@ -91,8 +91,10 @@ def structured(
 
 
 def json_text(value: object) -> str:
-    """A value of stated types as JSON, in a line of ASCII, so that any locale can carry it; a number that
-    JSON cannot hold is "nan", "inf" or "-inf"."""
+    """Return a value of stated types as a line of JSON in ASCII, which any locale can carry.
+
+    A number that JSON cannot hold becomes "nan", "inf" or "-inf".
+    """
     plain = msgspec.to_builtins(value)
     try:
         return json.dumps(plain, allow_nan=False, separators=(",", ":"))
@@ -109,12 +111,13 @@ def _finite(plain: Any) -> Any:
 
 
 def fields_of(made: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, as they are: what `json.dumps` wants for its `default`."""
+    """Return the fields of a dataclass by name, unconverted: a `default` for `json.dumps`."""
     return {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
 
 
 def _faults(data: Any, made: Any, path: str, only_known_keys: bool) -> Iterator[str]:
-    """What msgspec lets through: TOML's nan and inf, and keys that no field of a dataclass has."""
+    """Yield faults that msgspec lets through: nan and inf of TOML, and keys that no dataclass field
+    has."""
     if isinstance(made, float) and not math.isfinite(made):
         yield f"{made} is not a finite number - at `{path}`"
     elif dataclasses.is_dataclass(made):
@@ -130,7 +133,7 @@ def _faults(data: Any, made: Any, path: str, only_known_keys: bool) -> Iterator[
 
 
 def _said(reason: Exception) -> str:
-    """What msgspec says, without the middle of a long value; the place comes last."""
+    """Return msgspec's message without the middle of a long value; the place comes last."""
     if isinstance(reason, RecursionError):
         return "it is nested too deep"
     said = str(reason)

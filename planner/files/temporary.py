@@ -1,9 +1,9 @@
-"""Temporary files and folders: what a killed planner leaves behind, the next one removes.
+"""Temporary files and folders; planner removes those that a killed planner left behind.
 
-Each is held by an advisory lock (flock) for as long as its process lives, and the kernel lets go of
-it however the process ends. So whoever can lock one knows that its owner is gone: no pid is compared,
-which another container or a later boot would give to somebody else. Where a file system has no such
-locks, the names are others, and nothing is removed.
+An advisory lock (flock) holds each one for as long as its process lives. The kernel releases it
+however the process ends: whoever can lock one knows that its owner is gone. A pid would not tell,
+since another container or a later boot reuses it. On file systems without such locks, the names are
+others, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ if sys.platform != "win32":
     import fcntl
 
 NAME = re.compile(r"\.?planner-tmp-[0-9a-f]{16}")
-"""What may be removed once nobody holds it; a file's name begins with a dot."""
+"""Names that may be removed once nobody holds them; a file's name begins with a dot."""
 
 SETTLED = threading.Lock()
-"""Held while outputs are renamed into place: whoever ends the process at once waits for it."""
+"""A lock held while outputs are renamed into place: a handler that ends the process at once waits for
+it."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a disk, a quota or a limit on files that is reached."""
+"""Errors of a full disk, an exhausted quota, or a limit on file sizes."""
 
 PLACED: list[Path] = []
-"""Outputs that are in place, in the order in which they were put there."""
+"""Outputs that are in place, in the order in which they were renamed."""
 
 _MIN_FREE_BYTES = 1 << 20
-"""With less room than this, a failed write is taken to have failed for that."""
+"""With less free space than this, a failed write counts as one for want of space."""
 
 _LOCKED, _UNLOCKED = "planner-tmp-", "planner-unlocked-"
 
-_held: dict[Path, int | None] = {}  # what this process has made, and the descriptor that holds it
+_held: dict[Path, int | None] = {}  # this process's files and folders, with their lock's descriptor
 _cleared: set[Path] = set()  # folders that this process has looked through
 
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
-    """A folder of one's own in `parent` (the system's for temporary files), removed at the end.
+    """Yield a new folder in `parent` (default: the system's temporary folder), and remove it at the
+    end.
 
     Raises:
-        UsageError: it cannot be made, or its disk is full; what to set is said.
+        UsageError: it cannot be made, or its disk is full; the message says what to set.
     """
     try:
         where = Path(tempfile.gettempdir()) if parent is None else parent
@@ -76,7 +78,7 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_file(parent: Path) -> Iterator[Path]:
-    """An empty file in `parent`; removed at the end, unless it was renamed.
+    """Yield an empty file in `parent`, and remove it at the end unless it was renamed.
 
     Raises:
         OSError: it cannot be made.
@@ -89,7 +91,7 @@ def temporary_file(parent: Path) -> Iterator[Path]:
 
 
 def clear(folder: Path) -> None:
-    """Remove what planners that are gone have left in `folder`."""
+    """Remove files and folders that dead planner processes left in `folder`."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if NAME.fullmatch(entry.name):
@@ -98,7 +100,7 @@ def clear(folder: Path) -> None:
 
 
 def remove_all() -> None:
-    """Remove everything that this process has made: it is about to end."""
+    """Remove all temporary files and folders of this process, which is about to end."""
     for path in list(_held):
         _remove(path)
 
@@ -112,7 +114,7 @@ def _make_file(path: Path) -> None:
 
 
 def _made(parent: Path, prefix: str, make: Callable[[Path], None]) -> Path:
-    """A new path of that prefix in `parent`, held by this process."""
+    """Return a new path with that prefix in `parent`, held by this process."""
     parent = parent.absolute()
     if parent not in _cleared:
         _cleared.add(parent)
@@ -123,7 +125,7 @@ def _made(parent: Path, prefix: str, make: Callable[[Path], None]) -> Path:
         try:
             descriptor = _locked(path)
         except FileNotFoundError:
-            continue  # another planner took it for abandoned before it was locked
+            continue  # another planner removed it as abandoned before it was locked
         if descriptor is None:
             free = path.with_name(path.name.replace(_LOCKED, _UNLOCKED))
             path = path.rename(free)
@@ -132,7 +134,7 @@ def _made(parent: Path, prefix: str, make: Callable[[Path], None]) -> Path:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds `path`; None where the file system has no locks.
+    """Return a descriptor that holds a lock on `path`; None where the file system has no locks.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -152,7 +154,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what nobody holds; nothing of another user's, and no link."""
+    """Remove a path that nobody holds, unless another user owns it or it is a link."""
     if sys.platform == "win32":
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -166,7 +168,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is still the one of that name."""
+    """Tell whether the open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -174,7 +176,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove `path` if it is this process's still: once renamed, it is not."""
+    """Remove `path` if it is still this process's: after a rename it is not."""
     descriptor = _held.pop(path, None)
     try:
         if descriptor is None or _is_at(descriptor, path):
@@ -193,7 +195,7 @@ def _delete(path: Path) -> None:
 
 
 def _is_full(folder: Path, error: Exception) -> bool:
-    """Whether a write failed for want of room; ONNX Runtime and numpy do not say so."""
+    """Tell whether a write failed for want of space; ONNX Runtime and numpy do not say so."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return True
     try:

@@ -1,4 +1,4 @@
-"""How callers name files, and where these may be written: asked before any work is done."""
+"""File names as callers give them, and checks of output paths before any work is done."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from planner.errors import UsageError
 from planner.files.reading import shown
 
 FileName = str | os.PathLike[str]
-"""A file as a caller may name it."""
+"""A file's name, as a caller may give it."""
 
 
 def path_or_none(name: FileName | None) -> Path | None:
-    """The path of a file that may be left out."""
+    """Return the path of an optional file."""
     return None if name is None else Path(name)
 
 
 def check_writable(path: Path, *, force: bool) -> None:
-    """Raise UsageError where `path` is no name for a new file, exists (without `force`), or its
-    folder cannot be written."""
+    """Raise UsageError unless a new file can be written at `path`.
+
+    The folder must exist and be writable, and the file must not exist unless `force` is set.
+    """
     folder = path.parent
     if not os.path.isdir(folder):
         raise UsageError(f"output folder {folder} does not exist")

@@ -1,4 +1,4 @@
-"""What the readers of a group work out again, so that nobody has to store it.
+"""Values that the readers of a group recompute, to save storing them.
 
     forward   v = 1 + erf(x / c);  y = x v        x and v are stored
     backward  g = dy (v + ...)                    reads v
@@ -6,8 +6,8 @@
     after     y = x (1 + erf(x / c))              x alone is stored
               g = dy (1 + erf(x / c) + ...)
 
-A value is worked out again where every reader outside of its group is another group that can do so from
-what it reads anyway, or from what is there for the whole step. That costs arithmetic, and no memory.
+A value is recomputed where every reader outside of its group is another group that can compute it from
+its present inputs, or from values that live for the whole step. That costs arithmetic, and no memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from planner.fuse.program import outside
 from planner.graph.model import OpId, TensorId
 
 MOST_AGAIN = 16
-"""A group works out no more operations again."""
+"""The most operations that a group recomputes."""
 
 
 def with_again(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
-    """The groups, with what each of them works out again, and without what nobody reads any more."""
+    """Return the groups with the operations that each recomputes, and without operations that nobody
+    needs."""
     spreading = _Spreading(ground, groups)
     for number, group in enumerate(groups):
         for op in reversed(group.operations):
@@ -42,7 +43,7 @@ class _Spreading:
         self.reads = [set(outside(ground, group)) for group in groups]
 
     def spread(self, number: int, op: OpId) -> None:
-        """Have all readers of what one operation makes work it out again, where they all can."""
+        """Make all readers of an operation's result recompute it, where all of them can."""
         made = self.ground.made(op)
         readers = {self.group_of.get(c, -1) for c in made.consumers} - {number}
         readers |= {i for i, read in enumerate(self.reads) if made.id in read}
@@ -58,16 +59,17 @@ class _Spreading:
             self.reads[reader] = set(outside(self.ground, group))
 
     def _broadcasts(self, group: Group) -> bool:
-        """Whether what a group reads is broadcast to its space."""
+        """Tell whether the inputs of a group broadcast to its space."""
         tensors = self.ground.graph.tensors
         read = [tensors[t].shape for t in outside(self.ground, group)]
         return bool(read) and np.broadcast_shapes(*read) == group.space.shape
 
     def _with(self, group: Group, wanted: TensorId, source: set[OpId]) -> Group | None:
-        """A group that works out a value, and what it needs for that; None where it cannot.
+        """Return the group with a value computed in it, and all that this needs; None where it
+        cannot.
 
         Args:
-            source: operations of the group that makes it: others are not done again.
+            source: operations of the group that makes the value: no others are recomputed.
         """
         graph = self.ground.graph
         has = set(outside(self.ground, group)) - {wanted}
@@ -96,10 +98,10 @@ class _Spreading:
 def outputs_of(
     ground: GroupSearch, groups: Sequence[Group], fused: Set[OpId]
 ) -> list[tuple[OpId, ...]]:
-    """By group, its operations whose results others read, or the caller.
+    """Return for each group its operations whose results others read, or the caller.
 
     Args:
-        fused: operations of all groups, those too that nobody needs any more.
+        fused: operations of all groups, including those that nobody needs any more.
     """
     needed = {t for group in groups for t in outside(ground, group)}
 
@@ -111,7 +113,7 @@ def outputs_of(
 
 
 def _live(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
-    """The groups without operations that nobody needs."""
+    """Return the groups without operations that nobody needs."""
     fused = {op for group in groups for op in group.operations}
     now = list(groups)
     while True:
@@ -123,7 +125,7 @@ def _live(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
 
 
 def _with_live(ground: GroupSearch, group: Group, outputs: Sequence[OpId]) -> Group:
-    """A group with what its outputs need alone."""
+    """Return a group with only the operations that its outputs need."""
     members = {*group.operations, *group.again}
     live: set[OpId] = set()
     stack = list(outputs)

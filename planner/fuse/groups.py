@@ -1,8 +1,9 @@
-"""Which operations go together: convex groups of element operations over one space.
+"""Groups of operations to fuse: convex groups of element operations over one space.
 
-A space is a shape; of a group with reductions, its last axes make a row, and values that a row has once
-belong to it, too. Two groups are merged where one reads the other and no path leads out of the first and
-back into the second: the graph of the groups then has no cycle, and each of them can be one node.
+A space is a shape. In a group with reductions, the last axes make a row, and values of one element
+per row belong to the space too. Two groups are merged where one reads the other, and no path leads
+out of the first and back into the second. The graph of groups then has no cycle, and each group can
+be one node.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from planner.targets.target import FusedKernels
 Shape = tuple[int, ...]
 
 MOST_OPERATIONS = 48
-"""A group has no more: its values would leave the L1 cache."""
+"""The most operations of a group: the values of more would leave the L1 cache."""
 
 MOST_COLUMNS = 1 << 14
-"""Rows are no longer: a block is whole rows, and each value of it takes so many elements."""
+"""The longest row in elements: a block is whole rows, and each of its values takes that many
+elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a program runs over.
+    """The index space that a program runs over.
 
     Attributes:
-        shape: of its full values.
-        axes: the last so many make a row; 0 where there are no rows.
+        shape: shape of its full values.
+        axes: number of last axes that make a row; 0 where there are no rows.
     """
 
     shape: Shape
@@ -39,13 +41,13 @@ class Space:
 
     @property
     def row_shape(self) -> Shape | None:
-        """The shape of what a row has once; None where there are no rows."""
+        """The shape of a value with one element per row; None where there are no rows."""
         if not self.axes:
             return None
         return (*self.shape[: -self.axes], *(1,) * self.axes)
 
     def with_rows(self, axes: int) -> Space | None:
-        """The space with rows of so many axes; None where it has others, or they are too long."""
+        """Return the space with rows of `axes` axes; None where its rows differ or would be too long."""
         if self.axes == axes:
             return self
         columns = math.prod(self.shape[-axes:])
@@ -59,7 +61,7 @@ class Group:
     """Operations that become one node, in the order of the file.
 
     Attributes:
-        again: operations of other groups that this one does again for itself.
+        again: operations of other groups that this group recomputes for itself.
     """
 
     space: Space
@@ -69,14 +71,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSearch:
-    """The graph to be looked at.
+    """The graph in which groups are searched.
 
     Attributes:
-        constants: initializers of one element that a program may have as constants, as it writes them.
-        axes: the axes over which each reduction that could be fused goes: the last so many, which stay
-            with size 1.
-        only_exact: operators whose bits may differ are left alone.
-        kernels: of the target where the model runs.
+        constants: initializers of one element that a program may have as constants, in its notation.
+        axes: number of last axes over which each fusible reduction goes; they stay with size 1.
+        only_exact: whether operators whose bits may differ are left alone.
+        kernels: fused kernels of the target where the model runs.
     """
 
     graph: TrainingGraph
@@ -87,11 +88,11 @@ class GroupSearch:
 
     @property
     def types(self) -> frozenset[str]:
-        """Element types of values."""
+        """The element types that values may have."""
         return types_of(self.kernels, only_exact=self.only_exact)
 
     def row(self, op: Operation) -> Row | None:
-        """The row of an operation that may be fused; None of any other."""
+        """Return the row of an operation that may be fused; None for any other."""
         row = row_of(op.op_type, op.domain)
         if row is None or len(op.outputs) != 1:
             return None
@@ -112,22 +113,24 @@ class GroupSearch:
         return row if row.takes(first.dtype) else None
 
     def read(self, op: Operation) -> tuple[TensorId, ...]:
-        """Inputs whose elements its steps read: not the axes of a reduction, nor an exponent."""
+        """Return the inputs whose elements an operation's steps read: no axes of a reduction, and no
+        exponent."""
         row = row_of(op.op_type, op.domain)
         return op.inputs[:1] if row is not None and row.reads_one else op.inputs
 
     def exponent(self, op: Operation) -> float | None:
-        """The constant exponent of a Pow; None where it is none, or makes the result larger."""
+        """Return the constant exponent of a Pow; None where it is not constant, or broadcasts the
+        result."""
         x, y = (self.graph.tensors[t] for t in op.inputs)
         text = self.constants.get(y.id)
         return float(text) if text is not None and len(y.shape) <= len(x.shape) else None
 
     def made(self, op: OpId) -> Tensor:
-        """What an operation makes."""
+        """Return the result of an operation."""
         return self.graph.tensors[self.graph.operations[op].outputs[0]]
 
     def space(self, op: Operation) -> Space | None:
-        """The space of an operation alone; None where it has none."""
+        """Return the space of a single operation; None where it cannot be fused."""
         row = self.row(op)
         if row is None:
             return None
@@ -137,7 +140,7 @@ class GroupSearch:
 
 
 def joined(one: Space, other: Space) -> Space | None:
-    """The space in which both run; None where there is none."""
+    """Return the space in which both can run; None where there is none."""
     if one.shape == other.shape:
         if one.axes and other.axes and one.axes != other.axes:
             return None
@@ -149,7 +152,7 @@ def joined(one: Space, other: Space) -> Space | None:
 
 
 def groups_of(ground: GroupSearch) -> list[Group]:
-    """All groups, those of one operation too, in the order of their first operations."""
+    """Return all groups, single operations included, in the order of their first operations."""
     merging = _Merging(ground)
     for op in ground.graph.operations:
         for producer in _producers(ground.graph, op):
@@ -158,8 +161,10 @@ def groups_of(ground: GroupSearch) -> list[Group]:
 
 
 def held_bytes(graph: TrainingGraph, ops: Collection[OpId]) -> int:
-    """What operations hold together while they run as one: what they read and others made, and what
-    others read of what they make."""
+    """Return the bytes that operations hold together while they run as one.
+
+    These are their inputs that others make, and their results that others read.
+    """
     members = set(ops)
     read = {t for op in members for t in graph.operations[op].inputs}
     made = {t for op in members for t in graph.operations[op].outputs}
@@ -173,8 +178,10 @@ def held_bytes(graph: TrainingGraph, ops: Collection[OpId]) -> int:
 
 
 def most_held_bytes(graph: TrainingGraph) -> int:
-    """What the largest operation holds: no group holds more, so that whatever budget could be met still
-    can."""
+    """Return the bytes that the largest operation holds.
+
+    No group holds more: every budget that could be met before fusion can be met after it.
+    """
     return max(
         (held_bytes(graph, (op.id,)) for op in graph.operations if not op.is_view), default=0
     )
@@ -188,7 +195,7 @@ def _producers(graph: TrainingGraph, op: Operation) -> Iterator[OpId]:
 
 
 class _Merging:
-    """Groups of one operation at first. Sets of operations are the bits of whole numbers."""
+    """Merges groups, at first one for each operation. Integers are bit sets of operations."""
 
     def __init__(self, ground: GroupSearch) -> None:
         graph = ground.graph
@@ -208,7 +215,7 @@ class _Merging:
                 self.behind[producer] |= self.behind[op.id] | 1 << op.id
 
     def try_merge(self, producer: OpId, reader: OpId) -> None:
-        """Merge the groups of two operations, where that may be."""
+        """Merge the groups of two operations, where that is allowed."""
         one, other = self.unit[producer], self.unit[reader]
         mine, theirs = self.space[one], self.space[other]
         if one == other or mine is None or theirs is None:
@@ -220,7 +227,7 @@ class _Merging:
         if held_bytes(self.ground.graph, both) > self.most_bytes:
             return
         if self.behind[one] & self.before[other] & ~self.bits[one] & ~self.bits[other]:
-            return  # a path leads out, and back in
+            return  # a path leads out of the group and back in
         self._merge(one, other, space)
 
     def _merge(self, one: int, other: int, space: Space) -> None:
@@ -248,7 +255,7 @@ class _Merging:
         return found
 
     def groups(self) -> list[Group]:
-        """Those of operations that may be fused."""
+        """Return the groups of operations that may be fused."""
         return [
             Group(space=space, operations=members)
             for first, members in sorted(self.members.items())

@@ -1,9 +1,10 @@
 """ONNX operators as operations of `planner.fused::Pointwise`: one row each.
 
-A row is exact on a device where every step is IEEE-exact and done in the order of ONNX Runtime's kernel
-there, so that the bits are the same. The others differ in last bits: functions of other terms, sums of
-another order. tests/fuse/test_operators.py holds each row against ONNX Runtime on the CPU, special values
-included. For other targets it was read in the sources of their kernels: no card was asked yet.
+A row is exact on a device where every step is IEEE-exact and in the order of ONNX Runtime's kernel
+there: the bits are then the same. Other rows differ in last bits: their functions have other terms,
+or their sums another order. tests/fuse/test_operators.py compares each row with ONNX Runtime on the
+CPU, special values included. For other targets the rows follow the sources of their kernels, and have
+not run on a card yet.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BOOL = frozenset({"bool"})
 TYPES = NUMBERS | BOOL
 """Element types of a program's values, as `planner.graph.model.Tensor` names them."""
 HALVES = frozenset({"float16", "bfloat16"})
-"""Those that programs have on some targets besides; none of their operations is called exact."""
+"""Half types, which programs have on some targets; none of their operations is called exact."""
 
 Emit = Callable[["Writer", Sequence[str], str, Mapping[str, object]], str]
 """Writes the steps of one operator: (writer, its inputs, type of its first input, attributes)."""
@@ -30,38 +31,38 @@ Emit = Callable[["Writer", Sequence[str], str, Mapping[str, object]], str]
 
 @dataclass(slots=True)
 class Writer:
-    """The lines of a program so far."""
+    """The lines of a program that is being written."""
 
     lines: list[str] = field(default_factory=list)
     _count: int = 0
 
     def step(self, operation: str, *values: str) -> str:
-        """Add a step, and return the name of what it computes."""
+        """Add a step, and return the name of its result."""
         name = f"t{self._count}"
         self._count += 1
         self.lines.append(f"{name} = {operation} {' '.join(values)}")
         return name
 
     def constant(self, dtype: str, value: str) -> str:
-        """Add a constant; its name."""
+        """Add a constant, and return its name."""
         return self.step("constant", dtype, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An operator.
+    """An operator's steps in a program, and the known properties of its numbers.
 
     Attributes:
         emit: writes its steps.
-        types: of its inputs, a condition or an exponent aside.
-        exact: the bits are those of ONNX Runtime's kernel, where a target's row does not say otherwise
+        types: element types of its inputs, except for a condition or an exponent.
+        exact: whether the bits are those of ONNX Runtime's kernel, unless the target's row says otherwise
             (`FusedKernels.inexact`).
-        swaps: the host's kernel takes the operands the other way round where the first is broadcast along
-            the last axis, which shows in the sign of a zero (`ProcessBroadcastSpanFuncs` in
+        swaps: whether the host's kernel swaps the operands where the first is broadcast along the last
+            axis, which shows in the sign of a zero (`ProcessBroadcastSpanFuncs` in
             core/providers/cpu/math/element_wise_ops.cc).
-        reduces: it adds up, or so, over its last axes.
-        reads_one: its steps read the first input alone: what the second one is, is known.
-        flops: arithmetic for each element, as `planner.cost.work` counts it.
+        reduces: whether it reduces over its last axes.
+        reads_one: whether its steps read the first input alone: the second is known beforehand.
+        flops: operations for each element, as `planner.cost.work` counts them.
     """
 
     emit: Emit
@@ -73,7 +74,8 @@ class Row:
     flops: int = 1
 
     def takes(self, dtype: str) -> bool:
-        """Whether it is for values of a type; for halves, where it is for other floats."""
+        """Tell whether the operator takes values of a type; it takes halves where it takes other
+        floats."""
         return dtype in self.types or (dtype in HALVES and bool(self.types & FLOATS))
 
 
@@ -82,7 +84,7 @@ def _plain(operation: str) -> Emit:
 
 
 def _folded(operation: str) -> Emit:
-    """Of any number of inputs, from the first on."""
+    """Write a binary operation over any number of inputs, from the first on."""
 
     def emit(writer: Writer, values: Sequence[str], _type: str, _attributes: object) -> str:
         result = values[0]
@@ -102,7 +104,7 @@ def _cast(
 def _hard_sigmoid(
     writer: Writer, values: Sequence[str], dtype: str, attributes: Mapping[str, object]
 ) -> str:
-    """max(0, min(1, alpha x + beta))."""
+    """Write max(0, min(1, alpha x + beta))."""
     alpha = writer.constant(dtype, _single(attributes.get("alpha", 0.2)))
     beta = writer.constant(dtype, _single(attributes.get("beta", 0.5)))
     line = writer.step("add", writer.step("mul", values[0], alpha), beta)
@@ -111,7 +113,7 @@ def _hard_sigmoid(
 
 
 def _single(value: object) -> str:
-    """An attribute, which is a float32 whatever reads it."""
+    """Return an attribute rounded to float32, the type of attributes in every kernel."""
     return repr(float(np.float32(str(value))))
 
 
@@ -122,20 +124,21 @@ def _reciprocal(writer: Writer, values: Sequence[str], dtype: str, _attributes: 
 def _power(
     writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
 ) -> str:
-    """x x or x (x x), as ONNX Runtime's kernel (core/providers/cpu/math/element_wise_ops.cc)."""
+    """Write x x or x (x x), as ONNX Runtime's kernel does
+    (core/providers/cpu/math/element_wise_ops.cc)."""
     square = writer.step("mul", values[0], values[0])
     return square if attributes["exponent"] == 2 else writer.step("mul", values[0], square)
 
 
 POWERS = (2.0, 3.0)
-"""Exponents that are products; others are not fused."""
+"""Exponents that are written as products; a Pow with another one is not fused."""
 
 CASTS = {1: "float", 11: "double", 6: "int32", 7: "int64", 9: "bool"}
-"""Types by number (onnx.TensorProto.DataType)."""
+"""Element types by number (onnx.TensorProto.DataType)."""
 _HALF_CASTS = {10: "float16", 16: "bfloat16"}
 
 _T = 10
-"""Flops of an exponential and its like, as `planner.cost.work` has it."""
+"""Flops of an exponential and similar functions, as in `planner.cost.work`."""
 
 OPERATORS: Mapping[str, Row] = {
     "Add": Row(emit=_plain("add")),
@@ -180,7 +183,7 @@ def types_of(kernels: FusedKernels, *, only_exact: bool) -> frozenset[str]:
 
 
 def is_swapped(row: Row, first: Sequence[int], second: Sequence[int]) -> bool:
-    """Whether the kernel takes two operands of these shapes the other way round."""
+    """Tell whether the kernel swaps two operands of these shapes."""
     if not row.swaps:
         return False
     for one, other in zip(reversed((1, *first)), reversed((1, *second)), strict=False):
@@ -190,5 +193,5 @@ def is_swapped(row: Row, first: Sequence[int], second: Sequence[int]) -> bool:
 
 
 def row_of(op_type: str, domain: str) -> Row | None:
-    """The operator's row; None where it has none."""
+    """Return the operator's row; None where it has none."""
     return OPERATORS.get(op_type) if domain in ONNX_DOMAINS else None

@@ -13,10 +13,10 @@ from planner.graph.model import Tensor, TensorId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a node runs.
+    """The program of a node.
 
     Attributes:
-        text: its attribute `program`.
+        text: the node's attribute `program`.
         inputs, outputs: tensors of the graph, in the node's order.
     """
 
@@ -26,7 +26,7 @@ class Program:
 
 
 def outside(ground: GroupSearch, group: Group) -> tuple[TensorId, ...]:
-    """What a group reads and does not compute, constants aside, in the order of first use."""
+    """Return a group's inputs in the order of first use, without constants."""
     members = {*group.operations, *group.again}
     found: dict[TensorId, None] = {}
     for op in sorted(members):
@@ -40,11 +40,11 @@ def outside(ground: GroupSearch, group: Group) -> tuple[TensorId, ...]:
 def program_of(
     ground: GroupSearch, group: Group, outputs: tuple[TensorId, ...], dying: frozenset[TensorId]
 ) -> Program | None:
-    """The program; None where its space would not be the one that its inputs are broadcast to.
+    """Write a group's program; return None where its inputs do not broadcast to its space.
 
     Args:
-        outputs: what the node writes.
-        dying: inputs that nothing else reads: one of these may be written over.
+        outputs: the tensors that the node writes.
+        dying: inputs that nothing else reads: the node may overwrite one of these.
     """
     graph, space = ground.graph, group.space
     inputs = list(outside(ground, group))
@@ -68,7 +68,7 @@ def program_of(
 
 
 def _write(ground: GroupSearch, group: Group, writer: Writer, names: dict[TensorId, str]) -> None:
-    """The steps; `names` gets those of what they compute."""
+    """Write the steps, and add the names of their results to `names`."""
     graph = ground.graph
     for op in sorted({*group.operations, *group.again}):
         operation = graph.operations[op]
@@ -94,12 +94,12 @@ def _write(ground: GroupSearch, group: Group, writer: Writer, names: dict[Tensor
 
 
 def _is_row(space: Space, shape: Shape) -> bool:
-    """Whether an input is one that a row has once."""
+    """Tell whether an input has one element per row."""
     return bool(space.axes) and all(dim == 1 for dim in shape[-space.axes :])
 
 
 def _axes(space: Space, tensor: Tensor) -> str:
-    """What becomes of a row's axes in an output."""
+    """Return the suffix of an output's line: whether it keeps a row's axes."""
     if not space.axes or tensor.shape == space.shape:
         return ""
     return " keep"
@@ -112,7 +112,7 @@ def _in_place(
     outputs: tuple[TensorId, ...],
     dying: frozenset[TensorId],
 ) -> TensorId | None:
-    """The input that the first output may be written over."""
+    """Return an input that the first output may overwrite; None where there is none."""
     graph = ground.graph
     target = graph.tensors[outputs[0]]
     for tensor in inputs:

@@ -26,8 +26,8 @@ _MOST_AXES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """What one node does: names of the operations that it stands for, those among them that other nodes
-    do, too, and its program."""
+    """The members of one fused node: names of the operations that it replaces or recomputes, and its
+    program."""
 
     operations: tuple[str, ...]
     text: str
@@ -38,8 +38,8 @@ class Fused:
     """A model with groups fused.
 
     Attributes:
-        members: of each new node, by its name.
-        order: names of all nodes, in an order in which they can run near the one that was given.
+        members: members of each new node, by the node's name.
+        order: names of all nodes, in a valid order close to the given one.
     """
 
     model: ir.Model
@@ -50,11 +50,11 @@ class Fused:
 def ground_of(
     model: ir.Model, graph: TrainingGraph, *, only_exact: bool, kernels: FusedKernels
 ) -> GroupSearch:
-    """What groups are looked for in.
+    """Return the graph in which groups are searched, with its constants and reductions.
 
     Args:
-        graph: of `model`, operations in the order of its nodes.
-        kernels: of the target where it runs.
+        graph: the graph of `model`, its operations in the order of the nodes.
+        kernels: fused kernels of the target where it runs.
     """
     nodes = list(model.graph)
     values = {t.name: t for t in graph.tensors}
@@ -78,13 +78,13 @@ def ground_of(
 
 
 def _text(array: np.ndarray) -> str:
-    """A constant as a program has it: read again, it is the same number."""
+    """Return a constant in a program's notation, which reads back as the same number."""
     item = array.reshape(-1)[0]
     return str(int(item)) if array.dtype.kind in "biu" else str(item)
 
 
 def _last_axes(node: ir.Node, graph: TrainingGraph, op: Operation) -> int:
-    """Over how many last axes a reduction goes that keeps them; 0 where it is another one."""
+    """Return the number of last axes that a reduction reduces and keeps; 0 for any other reduction."""
     rank = len(graph.tensors[op.inputs[0]].shape)
     given = node.attributes.get("axes")
     if given is not None:
@@ -109,13 +109,13 @@ def with_fusion(
     only_exact: bool,
     kernels: FusedKernels,
 ) -> Fused | None:
-    """Fuse all groups; None where there is none.
+    """Fuse all groups; return None where there are none.
 
     Args:
-        model: what `graph` was built of; not changed.
-        order: of the graph's operations.
-        only_exact: with ONNX Runtime's own bits alone.
-        kernels: of the target where the model runs.
+        model: the model that `graph` was built from; it is not changed.
+        order: order of the graph's operations.
+        only_exact: fuse only operations that keep ONNX Runtime's own bits.
+        kernels: fused kernels of the target where the model runs.
     """
     ground = ground_of(model, graph, only_exact=only_exact, kernels=kernels)
     found = groups_of(ground)
@@ -134,14 +134,14 @@ def with_fusion(
         name_of.update(dict.fromkeys(group.operations, name))
     gone = fused - {op for group in groups for op in group.operations}
     build.remove({*gone, *(op for group, _ in programs for op in group.operations)})
-    place = {name_of[op]: i for i, op in enumerate(order)}  # the last of a group's
+    place = {name_of[op]: i for i, op in enumerate(order)}  # a group's last one
     return Fused(model=build.model, members=members, order=build.sort(place))
 
 
 def _programs(
     ground: GroupSearch, groups: Sequence[Group], fused: frozenset[OpId]
 ) -> list[tuple[Group, Program]]:
-    """Each group that becomes a node, with its program: one operation alone is left as it is."""
+    """Return each group that becomes a node, with its program. A single operation stays as it is."""
     graph = ground.graph
     reads = Counter(t for group in groups for t in outside(ground, group))
     found: list[tuple[Group, Program]] = []
@@ -162,7 +162,7 @@ def _programs(
 
 
 class _GroupWriter:
-    """Puts nodes into one model in place of others."""
+    """Puts nodes of groups into one model, in place of their operations."""
 
     def __init__(self, model: ir.Model, graph: TrainingGraph) -> None:
         self.model, self.graph = model, graph
@@ -174,7 +174,8 @@ class _GroupWriter:
         model.graph.opset_imports[FUSED_DOMAIN] = 1
 
     def put(self, group: Group, program: Program) -> str:
-        """Add the node of a group; its name. What it makes is read from it, from then on."""
+        """Add the node of a group, make its outputs replace the operations' results, and return its
+        name."""
         tensors = self.graph.tensors
         first = self.graph.operations[group.operations[0]].name
         before = [self._values[tensors[t].name] for t in program.outputs]
@@ -196,11 +197,11 @@ class _GroupWriter:
         return str(node.name)
 
     def remove(self, operations: Iterable[OpId]) -> None:
-        """Remove nodes that nothing reads any more."""
+        """Remove nodes whose results nothing reads any more."""
         self.model.graph.remove([self._nodes[op] for op in operations])
 
     def sort(self, place: Mapping[str, int]) -> tuple[str, ...]:
-        """Put the nodes in an order in which they can run, near their places; their names in it."""
+        """Put the nodes in a topological order close to their places, and return their names in it."""
         nodes = {str(node.name): node for node in self.model.graph}
         made = {value: name for name, node in nodes.items() for value in node.outputs}
         graph: nx.DiGraph[str] = nx.DiGraph()

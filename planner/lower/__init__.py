@@ -1,1 +1,1 @@
-"""From a plan to a rewritten model."""
+"""Lowering: write a plan as a rewritten model."""

@@ -1,9 +1,9 @@
-"""What the plan decided, as metadata of the rewritten model's nodes: viewers such as Netron show it.
+"""The plan's decisions as metadata of the rewritten model's nodes, which viewers such as Netron show.
 
-Each node that planner added says what it is for, and each producer of a tensor that leaves the device
-says for how long, what brings it back, and why. `NodeProto.metadata_props` came with version 10 of
-ONNX's IR. Readers made before it skip the field and keep its bytes (checked with onnx 1.14 and ONNX
-Runtime 1.15), so that models of every IR version have it; the version itself stays as it was.
+Each node that planner added states its purpose. Each producer of a tensor that leaves the device
+states for how long, which node brings it back, and why. `NodeProto.metadata_props` came with version
+10 of ONNX's IR. Older readers skip the field and keep its bytes (checked with onnx 1.14 and ONNX
+Runtime 1.15): models of every IR version have it, and the version itself stays unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def annotate(rewritten: Rewritten, decisions: Sequence[Decision]) -> None:
     """Add the decisions to the nodes of `rewritten.model`, in place.
 
     Args:
-        decisions: of the plan; their steps are places in `rewritten.planned_order`.
+        decisions: decisions of the plan; their steps are places in `rewritten.planned_order`.
     """
     nodes = {str(node.name): node for node in rewritten.model.graph}
     makes = {str(v.name): name for name, node in nodes.items() for v in node.outputs if v.name}
@@ -73,6 +73,6 @@ def _put(node: ir.Node, key: str, value: str) -> None:
 
 
 def _put_all(node: ir.Node, key: str, values: Sequence[str]) -> None:
-    """One entry for each value: `key`, `key.2`, `key.3`, ..."""
+    """Put one entry for each value: `key`, `key.2`, `key.3`, ..."""
     for number, value in enumerate(values, start=1):
         _put(node, key if number == 1 else f"{key}.{number}", value)

@@ -1,16 +1,16 @@
-"""Store what is saved from forward to backward in half.
+"""Store values that are saved from forward to backward in a half type.
 
     x ──┬── forward readers                  x ──┬── forward readers
         │                                        └── Cast ── x__half ── Cast ── x__whole
         └── backward readers                                                        └── backward readers
 
-Between the two parts x__half alone has to be kept: x is dead once the forward pass has read it, and
-x__whole can be made again from x__half at any time, at the price of a cast. Where the backward pass reads
-views of x, they are made again of x__whole.
+Between the two parts only x__half is kept: x is dead once the forward pass has read it, and x__whole
+can be recomputed from x__half at any time, at the price of a cast. Where the backward pass reads views
+of x, they are made again from x__whole.
 
-ONNX Runtime merges a cast with the next one where that loses nothing, and this loses something
-(core/optimizer/insert_cast_transformer.cc, `RemoveDuplicateCastTransformer`): both stay, at every level
-(tests/lower/test_halved.py).
+ONNX Runtime merges a cast with the next one only where that loses nothing
+(core/optimizer/insert_cast_transformer.cc, `RemoveDuplicateCastTransformer`). These casts lose
+precision: both stay, at every level (tests/lower/test_halved.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Halved:
     """A clone in which some tensors are stored in half; `types` covers its values.
 
     Attributes:
-        made: names of the values that were added, halves, wholes and their views.
+        made: names of the added values: halves, wholes and their views.
     """
 
     model: ir.Model
@@ -47,12 +47,12 @@ def with_halves(
     saved: Sequence[Saved],
     dtype: ir.DataType,
 ) -> Halved:
-    """Store what is saved in half.
+    """Store saved values in a half type.
 
     Args:
-        model: what `graph` was built of; not changed.
-        types: of its values.
-        saved: what is stored so (`planner.graph.saved.may_be_halved`).
+        model: the model that `graph` was built from; not changed.
+        types: types of its values.
+        saved: the values to store (`planner.graph.saved.may_be_halved`).
         dtype: BFLOAT16 or FLOAT16.
     """
     clone = model.clone()
@@ -81,7 +81,7 @@ class _CastWriter:
         self._values = {str(v.name): v for node in self._nodes for v in node.outputs if v.name}
 
     def halve(self, saved: Saved) -> None:
-        """Cast one buffer, where the forward pass is done with it, and back, where the other begins."""
+        """Cast one buffer to half after its forward readers, and back before its backward readers."""
         source = self._values[self.graph.tensors[saved.buffer].name]
         producer = source.producer()
         assert producer is not None
@@ -104,7 +104,7 @@ class _CastWriter:
     def _again(
         self, value: ir.Value, back: dict[ir.Value, ir.Value], added: list[ir.Node]
     ) -> ir.Value:
-        """A view of the buffer, of what was cast back."""
+        """Return a view of the buffer, made again from the value that was cast back."""
         if value in back:
             return back[value]
         view = value.producer()
@@ -137,7 +137,7 @@ class _CastWriter:
         return node
 
     def _of(self, value: ir.Value, dtype: ir.DataType, role: Role) -> ir.Value:
-        """A value named after another, of its shape as the file has it: what has none there gets none."""
+        """Make a value named after another; it gets a shape only where the file states the other's."""
         name = self._names.fresh(f"{value.name}__{role.value}")
         self.types[name] = ValueType(dtype=dtype, shape=self.types[str(value.name)].shape)
         self.made.append(name)

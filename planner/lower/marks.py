@@ -1,4 +1,5 @@
-"""Marks on nodes that are added before a model is planned, as lowering marks those that it adds."""
+"""Marks on nodes that are added before a model is planned, like those that lowering puts on its own
+nodes."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from planner.lower.rewrite import METADATA_PREFIX
 
 
 class Marks:
-    """Gives each node a number of its own, beside those that the model has."""
+    """Gives each added node a number that no other node of the model has."""
 
     def __init__(self, model: ir.Model) -> None:
         self._number = max((number_of(node) for node in model.graph), default=0)
 
     def put(self, node: ir.Node, role: Role, **facts: str) -> None:
-        """Mark a node with its role, so that no common-subexpression elimination merges it.
+        """Mark a node with its role: the mark keeps common-subexpression elimination from merging it.
 
-        Its metadata says what it is for.
+        Its metadata states its purpose.
         """
         self._number += 1
         mark = f"{role.value}:{self._number}"

@@ -1,16 +1,16 @@
-"""Leave ONNX Runtime's memory pattern off, by what stands in the file.
+"""Switch ONNX Runtime's memory pattern off by a change of the file.
 
-From its second run on, a session with default options takes one block for everything that its nodes
-make, outputs apart, beside what the first run left: it then holds two to four times what is live. It does
-so only where every graph input is a tensor (core/framework/session_state.cc, `ResolveMemoryPatternFlag`).
-So one input becomes a tensor that may be left out:
+From its second run on, a session with default options takes one block for all outputs of its nodes,
+except graph outputs, beside the first run's buffers: it then holds two to four times the live bytes.
+It does this only where every graph input is a tensor (core/framework/session_state.cc,
+`ResolveMemoryPatternFlag`). Therefore one input becomes an optional tensor:
 
     x: tensor(float) ── op          x: optional(tensor(float)) ── OptionalGetElement ── op
 
-The node copies nothing: ONNX Runtime hands on the buffer (core/providers/cpu/optional/optional_ops.cc,
-`Alias(0, 0)`). The caller feeds the same array under the same name, and its type and shape are checked as
-before; `get_inputs()` gives another type for it. `IOBinding.bind_cpu_input` takes tensors alone, and is
-to be replaced by `bind_ortvalue_input` for that input.
+The node copies nothing: ONNX Runtime passes the buffer on
+(core/providers/cpu/optional/optional_ops.cc, `Alias(0, 0)`). The caller feeds the same array under
+the same name, and its type and shape are checked as before; `get_inputs()` reports another type for
+it. `IOBinding.bind_cpu_input` takes tensors only: for that input, call `bind_ortvalue_input` instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPSET = 15
 
 
 def why_none_optional(model: ir.Model) -> str | None:
-    """Why no input of a model can be one that may be left out; None where one can."""
+    """Return why no input of a model can become optional; None where one can."""
     opset = model.graph.opset_imports.get("", 1)
     if opset < OPSET:
         return f"it needs operator set {OPSET}, and the model has {opset}"
@@ -41,11 +41,12 @@ def why_none_optional(model: ir.Model) -> str | None:
 def with_optional_input(
     model: ir.Model, types: Mapping[str, ValueType]
 ) -> tuple[ir.Model, dict[str, ValueType], str]:
-    """A clone whose smallest input may be left out, types of its values, and the name of that input.
+    """Return a clone whose smallest input is optional, the types of its values, and the name of that
+    input.
 
     Args:
-        model: in which `why_none_optional` finds nothing; not changed.
-        types: of its values.
+        model: a model for which `why_none_optional` returns None; not changed.
+        types: types of its values.
     """
     clone = model.clone()
     graph = clone.graph
@@ -65,13 +66,16 @@ def with_optional_input(
 
 
 def has_optional_input(model: ir.Model) -> bool:
-    """Whether an input may be left out, so that sessions leave the memory pattern off."""
+    """Tell whether an input is optional: sessions then leave the memory pattern off."""
     return any(isinstance(value.type, ir.OptionalType) for value in model.graph.inputs)
 
 
 def _candidates(model: ir.Model) -> list[ir.Value]:
-    """Inputs that nodes read, not bodies of nodes, and that are neither initializers, outputs, strings
-    nor scalars: a session does not check the shape of a scalar that may be left out."""
+    """Return the inputs that can become optional.
+
+    Nodes read them, but no bodies of nodes do, and they are no initializers, outputs, strings or
+    scalars: a session does not check the shape of an optional scalar.
+    """
     graph = model.graph
     within = {value for node in graph if has_bodies(node) for value in captured(node)}
     return [

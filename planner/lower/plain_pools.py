@@ -1,12 +1,12 @@
 """Keep pools in the plain layout, where ONNX Runtime would store images in blocks of channels.
 
-A pool works channel by channel, so that channels may as well be images of their own:
+A pool works channel by channel: channels may as well be images of their own:
 
     y = Reshape(MaxPool(Reshape(x, [-1, 1, 0, 0])), [-1, channels, 0, 0])
 
-Both reshapes are views. With one channel an image there is no whole block of them, and a session lays
-nothing out anew (core/optimizer/nchwc_transformer.cc, `TransformPool`): the plain kernel runs, on the
-same numbers in the same order. Where the pool makes a graph output, the second is a copy.
+Both reshapes are views. Images of one channel have no whole block, and a session changes no layout
+(core/optimizer/nchwc_transformer.cc, `TransformPool`): the plain kernel runs, on the same numbers in
+the same order. Where the pool makes a graph output, the second reshape is a copy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from planner.onnxio.names import FreeNames
 def with_plain_pools(
     model: ir.Model, types: Mapping[str, ValueType], names: Set[str]
 ) -> tuple[ir.Model, dict[str, ValueType]]:
-    """A clone in which the named pools read and make images of one channel; and types of its values.
+    """Return a clone in which the named pools read and make images of one channel, and types of its
+    values.
 
     Args:
-        model: not changed.
-        types: of its values.
-        names: of nodes that are pools of images `[batch, channels, height, width]`.
+        model: the model, which is not changed.
+        types: types of its values.
+        names: names of nodes that are pools of images `[batch, channels, height, width]`.
     """
     clone = model.clone()
     fresh = FreeNames(clone).fresh
@@ -45,7 +46,7 @@ def with_plain_pools(
         return value
 
     def image_of(value: ir.Value) -> str:
-        """Name of a new value for the same elements as images of one channel."""
+        """Return the name of a new value for the same elements as images of one channel."""
         kind = types[str(value.name)]
         batch, channels, height, width = kind.shape
         name = fresh(f"{value.name}__apart")
@@ -77,7 +78,7 @@ def with_plain_pools(
 
 
 def _static(value: ir.Value) -> ir.Shape | None:
-    """The dims of a value as images of one channel, where the file states the value's."""
+    """Return the dims of a value as images of one channel, where the file states the value's."""
     if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
         return None
     batch, channels, height, width = value.shape.numpy()

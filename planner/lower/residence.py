@@ -1,18 +1,18 @@
 """Let graph inputs, initializers and outputs live on the host.
 
-What the step reads is copied to the device by a node, when it is needed; what it leaves is copied to
-the host by a node, when it is made:
+A node copies an input to the device when it is needed; a node copies an output to the host when it is
+made:
 
     x ─────────────→ op → y            x → MemcpyFromHost → op → MemcpyToHost → y
     x, y on the device throughout      on the device while they are needed
 
-A page-in is an operation that may run again, at the price of a copy, and a page-out one that reads the
-output and leaves it on the host: planning needs no more than that (`planner.formulate`). An input whose
-readers on the device are all page-ins stays on the host, and so does an initializer.
+A page-in is an operation that may run again, at the price of a copy. A page-out is an operation that
+reads the output and leaves it on the host. Planning needs no more than that (`planner.formulate`). An
+input whose readers on the device are all page-ins stays on the host, and so does an initializer.
 
-Constant folding would run the page-in of an initializer when a session is created, and keep its result
-on the device. An initializer that is a graph input too is left alone; `get_inputs()` of a session does
-not list it (core/graph/graph.cc: `GetInputs` leaves out what has an initializer).
+Constant folding would run the page-in of an initializer when a session is created, and keep its
+result on the device. It leaves an initializer alone that is also a graph input; `get_inputs()` of a
+session does not list it (core/graph/graph.cc: `GetInputs` leaves out inputs with an initializer).
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ _READS_ALONE = frozenset(
         Effect.LEFT_ON_HOST,
     }
 )
-"""Operations that leave what they read as it is."""
+"""Effects of operations that leave their inputs unchanged."""
 
 
 _MIN_ELEMENTS = 64
-"""Initializers with fewer stay: shapes, axes and scalars, which operators want as constants."""
+"""The least elements of an initializer that may move; smaller ones are shapes, axes and scalars,
+which operators need as constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Resided:
     """A clone in which some tensors live on the host; `types` covers its values.
 
     Attributes:
-        page_ins, page_outs: by the name of the node, the tensor on the host.
+        page_ins, page_outs: the tensor on the host, by the name of the node.
     """
 
     model: ir.Model
@@ -63,9 +64,9 @@ class Resided:
 
 
 def may_live_on_host(graph: TrainingGraph) -> tuple[Tensor, ...]:
-    """Inputs, initializers and outputs that the device holds and that can be moved to the host.
+    """Return inputs, initializers and outputs that the device holds and that can move to the host.
 
-    What is read by a node that may write over it stays, and so does an output that is a view.
+    A tensor stays if a node that reads it may write over it, and so does an output that is a view.
     """
     written = {t for op in graph.operations if op.effect not in _READS_ALONE for t in op.inputs}
     return tuple(t for t in graph.tensors if _may_move(graph, t) and t.id not in written)
@@ -82,7 +83,7 @@ def _may_move(graph: TrainingGraph, tensor: Tensor) -> bool:
         return False
     assert tensor.producer is not None
     producer = graph.operations[tensor.producer]
-    # an output has a buffer of its own; what is none may be written over what the node reads
+    # an output has a buffer of its own; another result may overwrite the node's input
     is_own = producer.effect in _READS_ALONE
     return is_own and not producer.on_cpu and producer.op_type != TO_HOST
 
@@ -97,11 +98,11 @@ def with_residence(
     """Let the named tensors live on the host.
 
     Args:
-        model: not changed.
-        types: of its values.
-        names: of graph inputs, initializers and outputs (`may_live_on_host`).
+        model: the model, which is not changed.
+        types: types of its values.
+        names: names of graph inputs, initializers and outputs (`may_live_on_host`).
         on_cpu: names of nodes that run on the CPU, beside a device with a memory of its own: they read
-            what is on the host where it is.
+            tensors on the host directly.
     """
     clone = model.clone()
     build = _PagingWriter(clone, types)
@@ -134,7 +135,7 @@ class _PagingWriter:
         self._marks = Marks(model)
 
     def page_in(self, value: ir.Value, on_cpu: Set[str]) -> None:
-        """Copy an input to the device; its readers there read the copy."""
+        """Copy an input to the device, and make its readers there read the copy."""
         readers = [use for use in value.uses() if use.node.name not in on_cpu]
         around = self._around
         name = str(value.name)
@@ -150,7 +151,7 @@ class _PagingWriter:
             self.model.graph.append(node)
 
     def page_out(self, place: int, value: ir.Value) -> None:
-        """Copy an output to the host; what else reads it reads it where it was made."""
+        """Copy an output to the host; its other readers read it where it was made."""
         name, producer = str(value.name), value.producer()
         assert producer is not None
         value.name = self._names.fresh(f"{name}__here")
@@ -162,7 +163,7 @@ class _PagingWriter:
         self.model.graph.insert_after(producer, node)
 
     def _like(self, value: ir.Value, name: str) -> ir.Value:
-        """A value of the type of another, as the file has it: what has no shape there gets none."""
+        """Make a value of another's type; it gets a shape only where the file states the other's."""
         kind = self.types[str(value.name)]
         self.types[name] = kind
         return ir.Value(name=name, shape=value.shape, type=value.type or ir.TensorType(kind.dtype))

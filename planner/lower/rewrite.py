@@ -1,9 +1,9 @@
 """Write a plan into a model: recomputed nodes, swaps, barriers, anchors, and the file order.
 
 Inputs, outputs, initializers, operator sets and metadata stay as they are. Every added node carries
-the attribute `__planner` = "<role>:<number>", so that ONNX Runtime's common-subexpression
-elimination keeps it apart from its original, and anyone can tell it from the user's own nodes. Its
-metadata says what it is for (`planner.lower.annotate` adds why).
+the attribute `__planner` = "<role>:<number>": ONNX Runtime's common-subexpression elimination keeps it
+apart from its original, and anyone can tell it from the user's own nodes. Its metadata states its purpose
+(`planner.lower.annotate` adds the reason).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from planner.targets.keys import NEEDS_KEY, NEEDS_SWAPS
 METADATA_PREFIX = "pkg.planner."
 
 _NO_BYTES = frozenset({Role.BARRIER, Role.SWAP_OUT_DONE, Role.SWAP_IN_DONE, Role.STORE_TO})
-"""Roles of nodes that have a tensor and move none of its bytes."""
+"""Roles of nodes that have a tensor but move none of its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ class Rewritten:
 
     Attributes:
         planned_order: names of all its nodes, in the order in which ONNX Runtime must run them.
-        anchors: how many nodes pin the order (`planner.lower.order.anchors`).
+        anchors: number of nodes that pin the order (`planner.lower.order.anchors`).
         action_nodes: for each action of the schedule, the name of its node.
         like: for each new value, the original value whose type and shape it has.
-        types: of every value that was added.
-        on_cpu: names of added nodes that run on the CPU, on a target whose memory is its own.
+        types: types of all added values.
+        on_cpu: names of added nodes that run on the CPU, on a target with a memory of its own.
     """
 
     model: ir.Model
@@ -64,8 +64,8 @@ class Sessions:
     """The sessions that will run the file.
 
     Attributes:
-        target: what they run on.
-        order: "default" or "priority": their execution order.
+        target: the target that they run on.
+        order: their execution order, "default" or "priority".
     """
 
     target: Target = HOST
@@ -84,16 +84,16 @@ def rewrite(
     pinned: frozenset[str] = frozenset(),
     sessions: Sessions = _AS_USUAL,
 ) -> Rewritten:
-    """Lower a schedule.
+    """Lower a schedule to a rewritten model.
 
     Args:
         model: the model that `graph` was built from; it is cloned, not changed.
-        graph: what stands in it, and in which order.
-        formulation: the problem that the schedule is of.
+        graph: the model's graph, in file order.
+        formulation: the problem that the schedule solves.
         actions: the schedule.
-        pinned: values that get an anchor of their own, so that no fusion takes them in, and whose
-            nodes get the unique attribute, so that no common-subexpression elimination does.
-        sessions: what will run the file.
+        pinned: values that get an anchor of their own, which prevents fusions, and whose nodes get the
+            unique attribute, which prevents common-subexpression elimination.
+        sessions: the sessions that will run the file.
     """
     opset = model.graph.opset_imports.get("", 1)
     names = FreeNames(model)
@@ -134,7 +134,7 @@ def _likeness(graph: TrainingGraph, steps: Sequence[PlannedStep]) -> dict[str, s
 
 
 def _added_types(sequencer: Sequencer, steps: Sequence[PlannedStep]) -> dict[str, ValueType]:
-    """Element type and shape of what the steps make that the original model has not."""
+    """Return the types of the steps' outputs that the original model does not have."""
     tensors = sequencer.graph.tensors
     found: dict[str, ValueType] = {}
     for step in steps:
@@ -158,7 +158,7 @@ def _value_type(dtype: str, shape: tuple[int, ...]) -> ValueType:
 def _arrange(
     sequencer: Sequencer, steps: list[PlannedStep], order: str
 ) -> tuple[list[PlannedStep], list[PlannedStep]]:
-    """(steps in file order, steps in the order they will run), anchors included."""
+    """Return (steps in file order, steps in the order they will run), anchors included."""
     if order == "priority":
         return steps, steps
     parents = _parents(steps)
@@ -195,13 +195,13 @@ def _arrange(
 
 
 def _parents(steps: Sequence[PlannedStep]) -> list[list[int]]:
-    """For each step, those whose outputs it reads."""
+    """Return for each step the steps whose outputs it reads."""
     made_by = {value: i for i, step in enumerate(steps) for value in step.writes.values()}
     return [sorted({made_by[v] for v in step.reads.values() if v in made_by}) for step in steps]
 
 
 def _file_place(graph: TrainingGraph, step: PlannedStep) -> int:
-    """Where the original's file has what a step is, or copies."""
+    """Return the place in the original file of a step's operation, or of the producer that it copies."""
     if step.op is not None:
         return step.op
     assert step.tensor is not None
@@ -209,14 +209,15 @@ def _file_place(graph: TrainingGraph, step: PlannedStep) -> int:
 
 
 def _may_ride(graph: TrainingGraph, step: PlannedStep) -> bool:
-    """Whether it moves no bytes."""
+    """Tell whether a step moves no bytes."""
     return step.role is Role.BARRIER or (step.op is not None and graph.operations[step.op].is_view)
 
 
 def _with_shapes_behind(
     graph: TrainingGraph, planned: list[PlannedStep], file_steps: Sequence[PlannedStep]
 ) -> list[PlannedStep]:
-    """`planned` as a build runs it that moves every Shape and Size behind what it reads."""
+    """Return `planned` in the order of a build that moves every Shape and Size directly after its
+    input."""
     parents = _parents(planned)
     place = {step.name: i for i, step in enumerate(file_steps)}
     moving = {
@@ -238,7 +239,7 @@ class _Writer:
         self.model = model
         self.names = names
         self.zeros: dict[str, ir.Value] = {}
-        self.types: dict[str, ValueType] = {}  # of the initializers that are added
+        self.types: dict[str, ValueType] = {}  # of the added initializers
         self.pinned = pinned
         self.graph = graph
         self.nodes = {str(node.name): node for node in model.graph}
@@ -273,7 +274,7 @@ class _Writer:
         self.model.graph.extend(created)
 
     def _create(self, step: PlannedStep) -> ir.Node:
-        """The node of a step with its outputs; inputs follow in `_connect`."""
+        """Return the node of a step with its outputs; its inputs are set later."""
         if step.op is not None and not step.copy:
             node = self.nodes[self.graph.operations[step.op].name]
             if any(v.name in self.pinned for v in node.outputs):
@@ -291,7 +292,8 @@ class _Writer:
         return node
 
     def _facts(self, step: PlannedStep) -> dict[str, str]:
-        """Metadata of an added node: its role, and what it is a copy of or is made for."""
+        """Return the metadata of an added node: its role, and the operation that it copies or its
+        tensor."""
         facts = {"role": step.role.value}
         tensors = self.graph.tensors
         if step.op is not None:
@@ -332,7 +334,7 @@ class _Writer:
         assert step.tensor is not None
         like = self.values[self.graph.tensors[step.tensor].name]
         tensor = self.graph.tensors[step.tensor]
-        shape = like.shape  # nothing where it has none: what has a shape for once can be folded
+        shape = like.shape  # None where it has none: a value with a new shape could be folded
         own = own_type(step.op_type, tensor)
         of = tensor.dtype if own is None else own[0]
         kind = like.type or ir.TensorType(ir.DataType[of.upper()])
@@ -360,7 +362,7 @@ class _Writer:
         )
 
     def _inputs(self, step: PlannedStep) -> list[ir.Value | None]:
-        """The values that a step's node reads, by input position."""
+        """Return the values that a step's node reads, by input position."""
         if step.op is None:
             values: list[ir.Value | None] = [self.values[name] for name in step.reads.values()]
             assert step.tensor is not None
@@ -376,7 +378,7 @@ class _Writer:
         return [None if n is None else self.values[step.reads.get(n, n)] for n in names]
 
     def _captured(self, node: ir.Node, step: PlannedStep) -> dict[ir.Value, ir.Value]:
-        """For what a node's bodies capture, the values that they read in its stead."""
+        """Return the values that a node's bodies read in place of captured ones."""
         found: dict[ir.Value, ir.Value] = {}
         for value in captured(node):
             wanted = self.values[step.reads.get(str(value.name), str(value.name))]
@@ -385,7 +387,7 @@ class _Writer:
         return found
 
     def _zeros(self, wish: str, shape: tuple[int, ...]) -> ir.Value:
-        """An initializer of int64 zeros, the same for each wish."""
+        """Return an initializer of int64 zeros, the same for each wish."""
         if wish not in self.zeros:
             name = self.names.fresh(wish)
             tensor = ir.Tensor(np.zeros(shape, dtype=np.int64), name=name)

@@ -1,8 +1,10 @@
-"""From a schedule to a sequence of nodes: which copy of a value each node reads, and which nodes
-must be added. Pure bookkeeping on names; `planner.lower.rewrite` turns it into a model.
+"""Turn a schedule into a sequence of nodes: the copy of a value that each node reads, and added
+nodes.
 
-Views are instantiated where they are first read: the view of a tensor that was recomputed or
-swapped in is a view of that copy.
+This module only keeps track of names; `planner.lower.rewrite` turns the sequence into a model.
+
+Views are instantiated where they are first read: the view of a tensor that was recomputed or swapped
+in is a view of that copy.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from planner.plan.problem import Action, ActionKind
 from planner.targets import HOST, Target
 
 _BARE = COPIES | {"QuantizeLinear"}
-"""Copies of these need no barrier: one before a QuantizeLinear would be quantized instead
+"""Operators whose copies need no barrier: one before a QuantizeLinear would be quantized instead
 (core/optimizer/qdq_transformer/qdq_propagation.cc)."""
 
 
@@ -28,8 +30,8 @@ class Sequencer(Anchorer):
     """Builds the steps of one schedule.
 
     Args:
-        names: that are free in the model.
-        target: what the model is written for.
+        names: names that are free in the model.
+        target: the target that the model is written for.
         opset: the model's operator set of the default domain.
     """
 
@@ -58,14 +60,14 @@ class Sequencer(Anchorer):
         self.beside: set[TensorId] = set()  # copied beside the operations
         self.swap_run = ""  # names the run for copies out
         self.stores: dict[TensorId, OpId] = {}  # page-outs beside the operations, by what they read
-        self.leaving: dict[TensorId, tuple[str, str]] = {}  # what a copy out made, and read
-        self.coming: dict[TensorId, tuple[str, str]] = {}  # what SwapIn made; the name wanted of it
+        self.leaving: dict[TensorId, tuple[str, str]] = {}  # a copy out's output and input
+        self.coming: dict[TensorId, tuple[str, str]] = {}  # SwapIn's output, and its final name
         self.barriers: dict[tuple[str, int], str] = {}
         self.action_nodes: list[str] = []
         self.stage = 0
 
     def build(self, actions: Sequence[Action]) -> list[PlannedStep]:
-        """Steps for `actions`, views and barriers included.
+        """Return the steps for `actions`, views and barriers included.
 
         Raises:
             AssertionError: a copy beside the operations is not brought back, or not waited for.
@@ -114,8 +116,10 @@ class Sequencer(Anchorer):
     # -- values ------------------------------------------------------------------------------
 
     def _read(self, tensor: TensorId) -> str:
-        """Name of the newest copy of `tensor`; makes the view that is needed for it, and anew what
-        each reader has one of."""
+        """Return the name of the newest copy of `tensor`.
+
+        Make the view that it needs, and a new instance of a value that each reader needs its own of.
+        """
         if tensor in self.coming:
             self._swap_in_done(tensor)
         producer = self.graph.tensors[tensor].producer
@@ -125,7 +129,7 @@ class Sequencer(Anchorer):
         return self.value[tensor]
 
     def _renew(self, buffer: TensorId, name: str) -> None:
-        """`name` is now the newest copy of `buffer`; views of it must be made anew."""
+        """Make `name` the newest copy of `buffer`; views of it must be made again."""
         self.value[buffer] = name
         self.made.add(buffer)
         for view in self.views.get(buffer, ()):
@@ -167,7 +171,7 @@ class Sequencer(Anchorer):
         self.made.update(op.outputs)
 
     def _store(self, op_id: OpId) -> None:
-        """A page-out beside the operations, in place of its node."""
+        """Store an output beside the operations, in place of its page-out."""
         op = self.graph.operations[op_id]
         (tensor,), (host,) = op.inputs, op.outputs
         name, source = self.graph.tensors[host].name, self._read(tensor)
@@ -212,7 +216,7 @@ class Sequencer(Anchorer):
             self._renew(t, writes[self.graph.tensors[t].name])
 
     def _added(self, step: PlannedStep, writes: str) -> str:
-        """Append a node of planner's own with one output, under names that are free; the output's."""
+        """Append a node of planner's own with one output, under free names; return the output's name."""
         output = self.names.fresh(writes)
         step.name = self.names.fresh(step.name)
         step.writes = {"": output}
@@ -221,7 +225,7 @@ class Sequencer(Anchorer):
         return output
 
     def _scratch(self, tensor: TensorId, value: str) -> str:
-        """A buffer of its own, of the same shape, for an input that the kernel writes over."""
+        """Return a new buffer of the same shape, for an input that the kernel writes over."""
         output = f"{self.graph.tensors[tensor].name}__scratch_{self.number + 1}"
         step = PlannedStep(
             role=Role.SCRATCH, name=f"{output}__node", tensor=tensor, reads={"": value}
@@ -230,7 +234,7 @@ class Sequencer(Anchorer):
         return self._added(step, output)
 
     def _barrier(self, op_id: OpId, reads: dict[str, str]) -> None:
-        """Read one input through a Reshape, so that the copy differs from its original."""
+        """Read one input through a Reshape, to make the copy differ from its original."""
         inputs = self.graph.operations[op_id].inputs
         candidates = [t for t in inputs if self._may_bar(self.graph.tensors[t])]
         if not candidates:
@@ -248,8 +252,10 @@ class Sequencer(Anchorer):
         reads[name] = self.barriers[key]
 
     def _may_bar(self, tensor: Tensor) -> bool:
-        """Whether a Reshape of it is a view where it is, no constant, and left alone by ONNX Runtime:
-        behind a Transpose, one that keeps the rank is merged into that, as a second Transpose
+        """Tell whether a Reshape of a tensor is a view where it is, no constant, and left alone by
+        ONNX Runtime.
+
+        After a Transpose, a Reshape that keeps the rank is merged into it, as a second Transpose
         (core/optimizer/transpose_optimization/onnx_transpose_optimization.cc, `HandleReshape`).
         """
         dtypes = self.target.view_dtypes
@@ -260,8 +266,8 @@ class Sequencer(Anchorer):
         return is_view and not tensor.is_initializer and not is_turned
 
     def _swap_out(self, tensor: TensorId) -> str:
-        """Name of the node that copies `tensor` to the host: the one for its reader there, if it has
-        one."""
+        """Return the name of the node that copies `tensor` to the host: that of its reader there, if
+        it has one."""
         border = self.borders.get(tensor)
         if border is not None:
             if border not in self.nodes:
@@ -306,14 +312,14 @@ class Sequencer(Anchorer):
             self._renew(tensor, self._added(step, output))
 
     def _comes(self, step: PlannedStep, output: str) -> None:
-        """A copy in begins; SwapInDone will make `output` of it."""
+        """Begin a copy in; SwapInDone will make `output` from it."""
         assert step.tensor is not None
         made = self._added(step, f"{output}__coming")
         self.coming[step.tensor] = (made, output)
         self._renew(step.tensor, made)
 
     def _load(self, op_id: OpId) -> None:
-        """A page-in beside the operations, in place of its node."""
+        """Load a value beside the operations, in place of its page-in."""
         op = self.graph.operations[op_id]
         tensor = op.outputs[0]
         count = self.swap_ins.get(tensor, 0) + 1
@@ -327,15 +333,18 @@ class Sequencer(Anchorer):
         self.value[tensor] = self._added(steps.back_done(output, tensor, value), output)
 
     def _free_unread(self) -> None:
-        """Give each output that the plan leaves without a reader an anchor as one: ONNX Runtime
-        frees a buffer after its last reader, and one without any only at the end of the run."""
+        """Give each output that the plan leaves without a reader an anchor as one.
+
+        ONNX Runtime frees a buffer after its last reader, and one without any only at the end of the
+        run.
+        """
         read = {value for step in self.steps for value in step.reads.values()}
         outputs = {self.graph.tensors[t].name for t in self.graph.outputs}
         steps: list[PlannedStep] = []
         for step in self.steps:
             steps.append(step)
             if step.role is Role.SWAP_IN and step.writes[""] not in read:
-                # its reader was a copy to the host, which the swap-out has made
+                # its reader was a copy to the host, which the swap-out made
                 anchor = self.anchor(step)
                 steps.extend([anchor] if anchor is not None else [])
             if step.op is None:
@@ -351,7 +360,7 @@ class Sequencer(Anchorer):
 
 
 def _borders(graph: TrainingGraph) -> dict[TensorId, OpId]:
-    """For each tensor that a node on the CPU reads, the operation that copies it to the host."""
+    """Return for each tensor that a node on the CPU reads the operation that copies it to the host."""
     return {
         op.inputs[0]: op.id
         for op in reversed(graph.operations)

@@ -7,12 +7,12 @@ around their use. The node is written so that ONNX Runtime cannot fold it again:
 
     zeros = Reshape(ConstantOfShape(Reshape(Size(t), [1])), shape)
 
-On a target whose memory is its own and that has neither operator (`planner.targets`), nothing on the
-device may be asked for its size without a copy. There any input that stays on the host will do:
+A target with a memory of its own may have neither operator (`planner.targets`), and cannot take the
+size of a tensor on the device without a copy. There any input that stays on the host will do:
 
     zeros = Reshape(Expand(zero, Size(h) / Size(h) * shape), shape)
 
-with the arithmetic on the CPU, on as many integers as there are dims.
+with the arithmetic on the CPU, on one integer per dim.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from planner.targets import HOST, Target
 MIN_BYTES = 64 * 1024
 
 _WORDS = frozenset({1, 2, 4, 8})
-"""Bytes of an element that are compared as one number."""
+"""Sizes of elements in bytes that are compared as one number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfolded:
-    """A clone with nodes in place of folded constants, or the model itself where there are none such;
+    """A clone with nodes in place of folded constants, or the model itself where there are none.
+
     `types` covers its values.
 
     Attributes:
-        on_cpu: names of the new nodes that run on the CPU, on a target whose memory is its own.
+        on_cpu: names of the new nodes that run on the CPU, on a target with a memory of its own.
     """
 
     model: ir.Model
@@ -60,16 +61,17 @@ def unfold(
     on_host: Sequence[str] = (),
     is_open: bool = False,
 ) -> Unfolded:
-    """Turn large initializers that folding made, and that hold one value throughout, into nodes.
+    """Turn large initializers that folding made, and that repeat one value, into nodes.
 
     Args:
         model: as ONNX Runtime's optimizers left it; not changed.
-        types: of its values.
+        types: types of its values.
         original_initializers: names in the user's file; those are left alone.
-        target: what the model is written for.
+        target: the target that the model is written for.
         on_host: graph inputs that stay on the host there.
-        is_open: dims of the file are symbolic, and `types` are those of one size of them, or sizes depend
-            on data, and `types` are bounds: lengths are then asked of graph inputs whose shape is fixed.
+        is_open: whether dims of the file are symbolic, and `types` hold for one size of them, or sizes
+            depend on data, and `types` are bounds: lengths are then taken from graph inputs of fixed
+            shape.
     """
     if not any(_is_folded(v, types, original_initializers) for v in _initializers(model)):
         return Unfolded(model=model, types=types, names=(), bytes=0)
@@ -115,12 +117,12 @@ def _initializers(model: ir.Model) -> list[ir.Value]:
 
 
 def _is_folded(value: ir.Value, types: Mapping[str, ValueType], original: Set[str]) -> bool:
-    """Whether it is large and not the user's own."""
+    """Tell whether an initializer is large and not the user's own."""
     return value.name not in original and types[str(value.name)].bytes >= MIN_BYTES
 
 
 def _splat(value: ir.Value) -> np.ndarray | None:
-    """The one element that a constant is full of; None where there are several."""
+    """Return the one element that a constant repeats; None where it has several."""
     tensor = value.const_value
     if tensor is None or isinstance(tensor, ir.ExternalTensor):
         return None
@@ -136,8 +138,10 @@ def _splat(value: ir.Value) -> np.ndarray | None:
 def _by_count(
     model: ir.Model, types: Mapping[str, ValueType], *, is_open: bool
 ) -> dict[int, list[ir.Value]]:
-    """By number of elements, the tensors with that many: graph inputs, then what nodes make; inputs of a
-    fixed shape alone, where dims are open."""
+    """Return the tensors by their number of elements: graph inputs, then outputs of nodes.
+
+    Where dims are open, only inputs of a fixed shape are included.
+    """
     made = [v for node in model.graph for v in node.outputs if v.name]
     inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
     if is_open:
@@ -149,7 +153,7 @@ def _by_count(
 
 
 def _source(graph: ir.Graph, constant: ir.Value, candidates: Sequence[ir.Value]) -> ir.Value | None:
-    """The first candidate that does not itself need the constant."""
+    """Return the first candidate that does not itself depend on the constant."""
     needing: set[ir.Node] = set()
     around = {inner: node for node in graph if has_bodies(node) for inner in nodes_within(node)}
     stack = [use.node for use in constant.uses()]
@@ -165,7 +169,7 @@ def _source(graph: ir.Graph, constant: ir.Value, candidates: Sequence[ir.Value])
 def _replace(
     build: _UnfoldWriter, value: ir.Value, kind: ValueType, fill: np.ndarray, source: ir.Value
 ) -> dict[str, ValueType]:
-    """Put the nodes where they may stand: before the first reader, behind the source."""
+    """Insert the nodes before the first reader, after the source."""
     graph, name = build.model.graph, str(value.name)
     count = math.prod(kind.shape)
     one = build.one_dim()
@@ -195,8 +199,10 @@ def _replace(
 def _replace_beside(
     build: _UnfoldWriter, value: ir.Value, kind: ValueType, fill: np.ndarray, host: ir.Value
 ) -> tuple[dict[str, ValueType], set[str]]:
-    """The same for a target whose memory is its own: types of the new values, and the nodes that run
-    on the CPU."""
+    """Insert the nodes for a target with a memory of its own.
+
+    Return the types of the new values, and the nodes that run on the CPU.
+    """
     graph, name = build.model.graph, str(value.name)
     integer = ir.DataType.INT64
     shape = build.constant(f"{name}__shape", np.array(kind.shape, dtype=np.int64))
@@ -244,7 +250,7 @@ class _UnfoldWriter:
         return ir.Node("", op_type, inputs, attributes=attributes, outputs=[output], name=name)
 
     def one_dim(self) -> ir.Value:
-        """The shape of a vector of one element, the same initializer for all."""
+        """Return the shape of a vector of one element, the same initializer for all."""
         if self._one is None:
             self._one = self.constant("planner__one_dim", np.array([1], dtype=np.int64))
         return self._one
@@ -256,7 +262,7 @@ class _UnfoldWriter:
         return value
 
     def in_place_of(self, constant: ir.Value, kind: ValueType) -> ir.Value:
-        """A value of the constant's name, which all that read the constant read instead."""
+        """Return a new value with the constant's name that all its readers read instead."""
         name, readers = str(constant.name), list(constant.uses())
         del self.model.graph.initializers[name]
         constant.name = self._names.fresh(f"{name}__folded")

@@ -1,11 +1,12 @@
-"""A library in C++: the search's inner loop, and what sessions of ONNX Runtime load: asynchronous swaps,
-and a memory pool of exactly a budget.
+"""The native library in C++: the search's inner loop, and asynchronous swaps and memory pools for
+sessions.
 
-`planner.native.calls` calls the search (`search/`). No thread is started and no device touched until a
-session loads the library, by `options.register_custom_ops_library(str(library_path()))`. Its settings are
-entries of the session, added before that: `planner.pool_bytes`, `planner.page_bytes`,
-`planner.spill_bytes`, `planner.disk_folder`, `planner.disk_bytes`, `planner.check_swaps`,
-`planner.link_mbps`, `planner.link_jitter_us`. docs/native.md says what each does.
+`planner.native.calls` calls the search (`search/`). No thread starts and no device is touched until a
+session of ONNX Runtime loads the library, by
+`options.register_custom_ops_library(str(library_path()))`. Its settings are entries of the session,
+added before that: `planner.pool_bytes`, `planner.page_bytes`, `planner.spill_bytes`,
+`planner.disk_folder`, `planner.disk_bytes`, `planner.check_swaps`, `planner.link_mbps`,
+`planner.link_jitter_us`. docs/native.md says what each does.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from planner.native.building import SOURCES, library_name
 
 
 def is_built() -> bool:
-    """Whether the library of these sources is there."""
+    """Tell whether the library of these sources is built."""
     return (SOURCES / library_name()).is_file()
 
 
 def library_path() -> Path:
-    """Where the library is.
+    """Return the path of the library.
 
     Raises:
-        UsageError: it is not there, or what is there was built from other sources.
+        UsageError: it is not built, or it was built from other sources.
     """
     path = SOURCES / library_name()
     if path.is_file():
@@ -44,17 +45,17 @@ def library_path() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the swaps of this process did, in all its sessions.
+    """Counters of swaps in this process, over all its sessions.
 
     Attributes:
-        swaps_out: copies out that began, those of StoreOut too; swaps_in: copies in that ended, those of
-            LoadIn too.
-        live_slots: slots that hold a swap now; slots: all that exist; slot_bytes: host memory of these.
-        file_bytes: of the files that slots lie in; staging_bytes: memory by way of which tensors go there
-            that do not lie in a pool.
-        violations: what `planner.check_swaps` found; 0 unless there is a fault.
+        swaps_out: copies out that began, StoreOut's included; swaps_in: copies in that ended, LoadIn's
+            included.
+        live_slots: slots that hold a swap now; slots: all slots; slot_bytes: host memory of all slots.
+        file_bytes: bytes of the files that hold slots; staging_bytes: memory of the buffers through which
+            tensors outside a pool are written to them.
+        violations: faults that `planner.check_swaps` found.
         waits: waits of the CPU's compute thread for a copy; waited_us: their time.
-        copied_views: SwapInDone that had to copy: its output has a buffer of its own.
+        copied_views: SwapInDone nodes that had to copy, since their output has a buffer of its own.
         abandoned: swaps that a failed run or a closed session left, or that `drain` ended.
     """
 
@@ -73,7 +74,7 @@ class Counts:
 
 
 def counts() -> Counts:
-    """The counters of the library in this process."""
+    """Return the library's counters in this process."""
     names = [field.name for field in fields(Counts)]
     values = (ctypes.c_int64 * len(names))()
     there = library().planner_native_counts(values, len(names))
@@ -82,18 +83,19 @@ def counts() -> Counts:
 
 
 def drain(*, here: bool = False) -> int:
-    """End the swaps that a failed run left, so that the next run is not refused; how many there were.
+    """End the swaps that a failed run left, and return their number; the next run is not refused
+    then.
 
     No run may be under way: its swaps would end too, and it would fail.
 
     Args:
-        here: those of runs on this thread alone; others may then be under way.
+        here: end only swaps of runs on this thread; other threads may have runs under way then.
     """
     return library().planner_native_drain(here)
 
 
 def page_locked(size_bytes: int) -> memoryview | None:
-    """Page-locked memory on the host, which a GPU copies from and to at the full speed of its link.
+    """Allocate page-locked host memory, which a GPU copies from and to at the full speed of its link.
 
     Its values are undefined; it lasts as long as the view and what shares its memory.
 
@@ -101,7 +103,7 @@ def page_locked(size_bytes: int) -> memoryview | None:
         size_bytes: at least 1.
 
     Returns:
-        None where there is no driver of CUDA's, none of its contexts on this thread, or no such memory.
+        None without a CUDA driver, without a CUDA context on this thread, or without enough memory.
     """
     native = library()
     at = native.planner_native_page_locked(size_bytes)
@@ -114,16 +116,16 @@ def page_locked(size_bytes: int) -> memoryview | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPool:
-    """A memory pool of this process.
+    """The state of a memory pool of this process.
 
     Attributes:
-        pool_bytes: its size; page_bytes: of a page.
-        asked_bytes: sum of the requests that are in use now; asked_most_bytes: at the most.
-        pages: pages taken now; pages_most: at the most.
-        mappings: how often pages that lie apart were mapped together.
+        pool_bytes: size of the pool; page_bytes: size of a page.
+        asked_bytes: sum of the requests in use now; asked_most_bytes: its peak.
+        pages: pages in use now; pages_most: their peak.
+        mappings: how often separate pages were mapped together.
         refusals: requests that did not fit.
-        spilled_bytes: of those that did not fit, served from elsewhere, now; spilled_most_bytes: at the
-            most.
+        spilled_bytes: requests that did not fit, served from outside the pool, in use now;
+            spilled_most_bytes: their peak.
     """
 
     pool_bytes: int
@@ -139,8 +141,8 @@ class MemoryPool:
 
 
 def pool(*, device: bool = False) -> MemoryPool | None:
-    """The pool of the session on the CPU that was created last, or of a CUDA device; None where this
-    process has none."""
+    """Return the pool of the CPU session that was created last, or of a CUDA device; None where there
+    is none."""
     names = [field.name for field in fields(MemoryPool)]
     values = (ctypes.c_int64 * len(names))()
     if not (there := library().planner_native_pool(device, values, len(names))):
@@ -150,15 +152,15 @@ def pool(*, device: bool = False) -> MemoryPool | None:
 
 
 def restart_pool_peaks(*, device: bool = False) -> None:
-    """Count what was taken at the most, mappings and refusals from now on."""
+    """Restart the pool's peaks and its counts of mappings and refusals."""
     library().planner_native_pool_restart(device)
 
 
 def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str, str]:
-    """Options of the CUDA provider that have its memory come from a pool of so many bytes.
+    """Return options of the CUDA provider that take its memory from a pool of `pool_bytes` bytes.
 
     The device rounds the page up to its granularity. ONNX Runtime's arena, `gpu_mem_limit` and
-    `has_user_compute_stream` are not used beside these options. Not run on a GPU yet.
+    `has_user_compute_stream` are unused with these options. They have not run on a GPU yet.
 
     Raises:
         UsageError: this process has a device pool of another size that is in use.
@@ -179,17 +181,19 @@ def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str,
 
 
 def why_no_compiler() -> str:
-    """Why fused nodes cannot run on CUDA: no driver, or no NVRTC on the loader's path or beside
-    onnxruntime; "" where they can."""
+    """Return why fused nodes cannot run on CUDA, or "" where they can.
+
+    The reason is a missing driver, or no NVRTC on the loader's path or beside onnxruntime.
+    """
     return library().planner_native_why_no_compiler().decode()
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library, loaded into this process.
+    """Load the library into this process.
 
     Raises:
-        UsageError: see `library_path`, or it does not load here.
+        UsageError: see `library_path`; or it does not load on this machine.
     """
     path = library_path()
     try:

@@ -1,4 +1,4 @@
-"""Builds the library where it lies: `python -m planner.native`."""
+"""Build the native library in its source folder: `python -m planner.native`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.native.building import SOURCES, BuildError, build
 
 
 def main() -> int:
-    """Build it and print its path; 1 where that cannot be done."""
+    """Build the library and print its path; return 1 where that fails."""
     try:
         compiler = build(SOURCES)
     except BuildError as error:

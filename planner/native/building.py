@@ -1,4 +1,4 @@
-"""Compiles the library. It imports nothing but the standard library, because setup.py runs it too.
+"""Compile the native library. setup.py runs this module too: it imports the standard library alone.
 
 The file's name has a digest of the sources: a library of other sources is never taken for this one.
 """
@@ -25,13 +25,13 @@ FLAGS = (
 ZIG_REQUIREMENT = (
     "ziglang>=0.14; sys_platform in 'linux darwin' and platform_machine in 'x86_64 aarch64 arm64'"
 )
-"""What a build requires of the package index where the system has no C++ compiler."""
+"""The package that a build requires where the system has no C++ compiler."""
 GLIBC = "2.28"
-"""The oldest glibc that a library built by ziglang runs on: that of onnxruntime's own wheels."""
+"""The oldest glibc for a library built by ziglang: that of onnxruntime's own wheels."""
 
 
 class BuildError(Exception):
-    """No compiler was found, or each that was found failed; the message has their own words."""
+    """No compiler was found, or each one failed; the message has the compilers' own words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class Compiler:
     """A C++ compiler.
 
     Attributes:
-        command: what to run, with the arguments that choose its target.
-        wheel_platform: the platform tag of a wheel with what it makes; "" for that of this machine.
+        command: the command line, with the arguments that choose its target.
+        wheel_platform: the platform tag of a wheel with its library; "" for this machine's tag.
     """
 
     command: tuple[str, ...]
@@ -48,7 +48,7 @@ class Compiler:
 
 
 def library_name(sources: Path = SOURCES) -> str:
-    """The file's name: it differs where any source does."""
+    """Return the library's file name, which differs where any source differs."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for path in sorted(path for kind in ("cpp", "h", "inc") for path in sources.rglob(f"*.{kind}")):
         name = path.relative_to(sources).as_posix()
@@ -57,7 +57,7 @@ def library_name(sources: Path = SOURCES) -> str:
 
 
 def system_compiler() -> Compiler | None:
-    """The compiler that `CXX` names, or the first of c++, g++ and clang++ on the path."""
+    """Return the compiler that `CXX` names, or the first of c++, g++ and clang++ on the path."""
     if named := os.environ.get("CXX"):
         return None if named == "zig" else Compiler(command=tuple(shlex.split(named)))
     found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
@@ -65,7 +65,7 @@ def system_compiler() -> Compiler | None:
 
 
 def zig_compiler() -> Compiler | None:
-    """The compiler of the package `ziglang`, where it is installed."""
+    """Return the compiler of the package `ziglang`; None where it is not installed."""
     if importlib.util.find_spec("ziglang") is None:
         return None
     command = (sys.executable, "-m", "ziglang", "c++")
@@ -79,10 +79,10 @@ def zig_compiler() -> Compiler | None:
 
 
 def build(folder: Path, sources: Path = SOURCES) -> Compiler:
-    """Compile the library into a folder, in place of any that is there; the compiler that did it.
+    """Compile the library into a folder, replacing an older one; return the compiler that did it.
 
     Raises:
-        BuildError: where that cannot be done.
+        BuildError: no compiler was found, or all failed.
     """
     compilers = [found for found in (system_compiler(), zig_compiler()) if found]
     said = [
@@ -106,7 +106,7 @@ def build(folder: Path, sources: Path = SOURCES) -> Compiler:
 def compile_unit(
     command: tuple[str, ...], flags: tuple[str, ...], made: Path, sources: Path = SOURCES
 ) -> str:
-    """Compile all sources as one unit; why that failed, or "" where it did not."""
+    """Compile all sources as one unit; return why that failed, or "" where it did not."""
     paths = sorted(path.relative_to(sources).as_posix() for path in sources.rglob("*.cpp"))
     unit = "".join(f'#include "{path}"\n' for path in paths)
     try:

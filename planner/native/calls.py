@@ -1,7 +1,7 @@
-"""Calls of the library's functions with arrays of numpy's.
+"""Calls of the native library's functions with numpy arrays.
 
-A C++ struct of arrays and whole numbers is handed over as words of 8 bytes: an array's address and its
-length, a number's value, in the order of the fields.
+A C++ struct of arrays and whole numbers is passed as words of 8 bytes, in the order of its fields: an
+array's address and its length, a number's value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_MEMORY = -(1 << 63)
 
 
 def words(fields: Iterable[np.ndarray | int]) -> ctypes.Array[ctypes.c_void_p]:
-    """A struct of these fields. It holds addresses alone: the arrays must outlive it."""
+    """Build a C++ struct of these fields. It holds only addresses: the arrays must outlive it."""
     made: list[int] = []
     for field in fields:
         if isinstance(field, np.ndarray):
@@ -31,23 +31,24 @@ def words(fields: Iterable[np.ndarray | int]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:
-    """Where an array begins, for a function that fills it."""
+    """Return the address of an array, for a function that fills it."""
     return ctypes.c_void_p(array.__array_interface__["data"][0])
 
 
 def random_words(rng: np.random.Generator) -> tuple[int, int]:
-    """The fields of the struct `Random`: numpy's documented way into a bit generator from C."""
+    """Return the fields of the struct `Random`: numpy's documented interface to a bit generator from
+    C."""
     interface = rng.bit_generator.ctypes
     return interface.state_address, ctypes.cast(interface.next_double, ctypes.c_void_p).value or 0
 
 
 @cache
 def function(name: str) -> Callable[..., int]:
-    """A function of the library that returns a whole number, and lets other threads run meanwhile.
+    """Return a library function that returns a whole number and releases the GIL while it runs.
 
     Raises:
         UsageError: the library is not built; the message says what to do.
-        MemoryError: when called: there was not enough.
+        MemoryError: raised by the returned function, where memory did not suffice.
     """
     found: Any = library()[name]
     found.restype = ctypes.c_int64

@@ -1,8 +1,8 @@
 """Graphs within nodes: the branches of an If, the bodies of a Loop and a Scan.
 
-A body reads what its node hands it, and any value of the graphs around it by its name. ONNX Runtime
-counts those as inputs of the node (core/graph/graph.h, `ImplicitInputDefs`): they are made before it
-runs, and stay until it is done.
+A body reads the inputs that its node passes to it, and captures values of the graphs around it by name.
+ONNX Runtime counts captured values as inputs of the node (core/graph/graph.h, `ImplicitInputDefs`): they
+are made before it runs, and stay until it is done.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
-    """The graphs that stand in a node's attributes, in the order of the attributes."""
+    """Return the graphs in a node's attributes, in the order of the attributes."""
     found: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
@@ -27,13 +27,14 @@ def bodies(node: ir.Node) -> tuple[ir.Graph, ...]:
 
 
 def nodes_within(node: ir.Node) -> Iterator[ir.Node]:
-    """Every node of a node's bodies, of bodies in these too."""
+    """Yield every node of a node's bodies, nested bodies included."""
     for body in bodies(node):
         yield from body.all_nodes()
 
 
 def captured(node: ir.Node) -> tuple[ir.Value, ...]:
-    """Values of the graphs around a node that its bodies read, each once, as they come."""
+    """Return the values of outer graphs that a node's bodies read, each once, in the order of first
+    use."""
     own: set[int] = set()
     read: dict[int, ir.Value] = {}
     for body in bodies(node):
@@ -47,7 +48,8 @@ def captured(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def reads(node: ir.Node) -> tuple[ir.Value, ...]:
-    """What a node reads: its inputs, in order, and then what its bodies capture and no input is."""
+    """Return the values that a node reads: its inputs in order, then other values that its bodies
+    capture."""
     inputs = tuple(value for value in node.inputs if value is not None and value.name)
     if not has_bodies(node):
         return inputs
@@ -56,7 +58,7 @@ def reads(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def has_bodies(node: ir.Node) -> bool:
-    """Whether graphs stand in a node's attributes."""
+    """Tell whether a node's attributes hold graphs."""
     for attribute in node.attributes.values():  # noqa: SIM110 (asked of every node, often)
         if attribute.type in _GRAPHS:
             return True
@@ -64,7 +66,7 @@ def has_bodies(node: ir.Node) -> bool:
 
 
 def rewire(node: ir.Node, replaced: dict[ir.Value, ir.Value]) -> None:
-    """Make a node's bodies read other values of the graphs around it."""
+    """Make a node's bodies capture other values of the graphs around it."""
     for body in bodies(node):
         for part in (body, *body.subgraphs()):
             for place, value in enumerate(part.outputs):
@@ -76,11 +78,11 @@ def rewire(node: ir.Node, replaced: dict[ir.Value, ir.Value]) -> None:
                     inner.replace_input_with(place, replaced[value])
 
 
-# -- the same of a file that is not read yet -----------------------------------------------------
+# -- the same for serialized models (protos) -----------------------------------------------------
 
 
 def proto_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that stand in a node's attributes."""
+    """Yield the graphs in a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH or attribute.HasField("g"):
             yield attribute.g
@@ -88,14 +90,14 @@ def proto_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def proto_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, captured ones included."""
+    """Yield the names that a node reads, captured ones included."""
     yield from filter(None, node.input)
     for body in proto_bodies(node):
         yield from proto_captured(body)
 
 
 def proto_captured(body: onnx.GraphProto) -> Iterator[str]:
-    """Names that a body reads from around it."""
+    """Yield the names that a body captures."""
     known = {v.name for v in body.input} | {i.name for i in body.initializer}
     for node in body.node:
         yield from (name for name in proto_reads(node) if name not in known)
@@ -104,7 +106,7 @@ def proto_captured(body: onnx.GraphProto) -> Iterator[str]:
 
 
 def all_proto_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Every node of a graph or a function, of bodies too."""
+    """Yield every node of a graph or a function, nested bodies included."""
     for node in graph.node:
         yield node
         for body in proto_bodies(node):

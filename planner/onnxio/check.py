@@ -1,4 +1,4 @@
-"""Structural checks on a model proto: everything that would otherwise fail later, unnamed."""
+"""Structural checks on a model proto: faults that would otherwise fail later, without a name."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def check_structure(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Version of each operator set, by domain.
+    """Return the version of each operator set, by domain.
 
     Raises:
-        ModelError: one is imported in two versions.
+        ModelError: an operator set is imported in two versions.
     """
     found: dict[str, int] = {}
     for entry in imports:
@@ -166,7 +166,7 @@ def _check_node(
 
 
 def _check_body(body: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    """Names within a body: each defined once. What it reads is checked with its node."""
+    """Check that a body defines each name once. Its captured values are checked with its node."""
     label = f"{node.name or '(unnamed)'!r} ({node.op_type})"
     if body.sparse_initializer:
         raise ModelError(f"the body of node {label} has a sparse initializer; store it dense")
@@ -197,7 +197,7 @@ def _check_attributes(node: onnx.NodeProto, label: str) -> None:
 
 
 def _check_strings(attribute: onnx.AttributeProto, label: str) -> None:
-    """onnx_ir keeps single strings of any bytes, but not those in a list."""
+    """Check that a list of strings is UTF-8: onnx_ir keeps other bytes only in single strings."""
     for text in attribute.strings:
         try:
             text.decode("utf-8")
@@ -208,7 +208,7 @@ def _check_strings(attribute: onnx.AttributeProto, label: str) -> None:
 
 
 def describe(node: onnx.NodeProto, index: int) -> str:
-    """`'conv1' (Conv)`, or the node's position where it has no name."""
+    """Return `'conv1' (Conv)`, or the node's position where it has no name."""
     return f"{node.name!r} ({node.op_type})" if node.name else f"#{index} ({node.op_type})"
 
 

@@ -1,7 +1,7 @@
-"""Dims of graph inputs: what they are called, and the sizes that are given to them.
+"""Dims of graph inputs: their labels, and the sizes that are given to them.
 
-A dim is called by its name, or by its place (`x:0`) where the file gives it neither a name nor a size.
-A size may be given by place for any dim.
+A dim's label is its name, or its position (`x:0`) where the file gives it neither a name nor a size.
+A size may be given by position for any dim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 _SHOWN = 4
 
 _LIKELY = (("batch", 1), ("seq", 128), ("length", 128), ("height", 224), ("width", 224))
-"""Sizes to suggest, by what is in a dim's name; the first that fits."""
+"""Sizes to suggest, by a word in a dim's name; the first match counts."""
 
 _IMAGE = (1, 3, 224, 224)
 _CHANNELS_LAST = (1, 224, 224, 3)
@@ -31,7 +31,7 @@ _CHANNELS = (1, 3, 4)
 
 
 def forget_unknown(proto: onnx.ModelProto) -> None:
-    """Take away every -1, which some converters write for a dim that is not known."""
+    """Remove every dim of -1, which some converters write for an unknown size."""
     graphs = [proto.graph]
     for part in (proto.graph, *proto.functions):
         graphs += (body for node in all_proto_nodes(part) for body in proto_bodies(node))
@@ -48,7 +48,7 @@ def forget_unknown(proto: onnx.ModelProto) -> None:
 
 
 def dims_of(value: ir.Value) -> tuple[int | str | None, ...]:
-    """The size of each dim of a value, or what it is called; None for one that is called nothing."""
+    """Return the size of each dim of a value, or else its label; None for a dim without one."""
     found: list[int | str | None] = []
     for axis, dim in enumerate(value.shape or ()):
         if isinstance(dim, int) or dim.value:
@@ -63,7 +63,8 @@ def dims_of(value: ir.Value) -> tuple[int | str | None, ...]:
 
 
 def bound_shape(value: ir.Value, dims: Mapping[str, int]) -> Shape | None:
-    """The shape of a value with `dims` bound; None where a dim stays open, or the rank is not known."""
+    """Return the shape of a value with `dims` bound; None where a dim stays open or the rank is
+    unknown."""
     if value.shape is None:
         return None
     sizes = [d if isinstance(d, int) else dims.get(d or "") for d in dims_of(value)]
@@ -72,7 +73,7 @@ def bound_shape(value: ir.Value, dims: Mapping[str, int]) -> Shape | None:
 
 
 def symbolic_dims(model: ir.Model) -> dict[str, list[str]]:
-    """What the open dims of the graph inputs are called, each with the inputs that have it."""
+    """Return the labels of the open dims of the graph inputs, each with the inputs that have it."""
     return {
         called: [str(value.name) for value, _ in places]
         for called, places in _places(model).items()
@@ -80,7 +81,7 @@ def symbolic_dims(model: ir.Model) -> dict[str, list[str]]:
 
 
 def _places(model: ir.Model) -> dict[str, list[tuple[ir.Value, int]]]:
-    """Where each open dim stands, by what it is called: inputs and axes."""
+    """Return the inputs and axes of each open dim, by its label."""
     found: dict[str, list[tuple[ir.Value, int]]] = {}
     for value in model.graph.inputs:
         for axis, dim in enumerate(dims_of(value)):
@@ -90,11 +91,11 @@ def _places(model: ir.Model) -> dict[str, list[tuple[ir.Value, int]]]:
 
 
 def dim_called(model: ir.Model, text: str, size: int | None = None, option: str = "") -> str | int:
-    """What the dim of this name or place is called; its size where the file has it.
+    """Return the label of the dim of this name or position; its size where the file has one.
 
     Args:
-        size: that it is given; None for any.
-        option: that does so, for messages.
+        size: the size that the user gives it; None for any.
+        option: the user's option, for messages.
 
     Raises:
         UsageError: the model has no such dim, or the file has it in another size.
@@ -127,14 +128,14 @@ def dim_called(model: ir.Model, text: str, size: int | None = None, option: str 
 
 
 def bound_dims(model: ir.Model, path: Path, given: Mapping[str, int]) -> dict[str, int]:
-    """The size of every open dim, by what it is called.
+    """Return the size of every open dim, by its label.
 
     Args:
-        path: of the model, for messages.
-        given: sizes by name or by place.
+        path: the model's path, for messages.
+        given: sizes by name or by position.
 
     Raises:
-        UsageError: a size is given to what is no dim, contradicts the file or another size, or is not
+        UsageError: a size is for no dim of the model, contradicts the file or another size, or is not
             positive.
         ModelError: a dim has no size, or an input no shape.
     """
@@ -162,7 +163,7 @@ def bound_dims(model: ir.Model, path: Path, given: Mapping[str, int]) -> dict[st
 
 
 def _check_names(model: ir.Model) -> None:
-    """Raise ModelError where the name of one dim is the place of another, which has no name."""
+    """Raise ModelError where the name of one dim is the position of another, nameless one."""
     for called, places in _places(model).items():
         nameless = [value for value, axis in places if _is_nameless(value, axis)]
         if nameless and len(nameless) < len(places):
@@ -178,7 +179,7 @@ def _is_nameless(value: ir.Value, axis: int) -> bool:
 
 
 def _check_complete(model: ir.Model, path: Path, bound: Mapping[str, int]) -> None:
-    """Raise ModelError, naming all dims that have no size, with options that give them one."""
+    """Raise ModelError with all dims that have no size, and with options that would give them one."""
     places = _places(model)
     missing = {called: found for called, found in places.items() if called not in bound}
     if not missing:
@@ -204,7 +205,7 @@ def _check_complete(model: ir.Model, path: Path, bound: Mapping[str, int]) -> No
 
 
 def _likely(called: str, value: ir.Value, axis: int) -> int:
-    """A size to suggest for a dim of an input: by its name, or as in a batch of one image."""
+    """Return a size to suggest for a dim of an input: by its name, or as in a batch of one image."""
     dims = dims_of(value)
     name = "" if _is_nameless(value, axis) else called.lower()
     likely = [size for word, size in _LIKELY if word in name]
@@ -219,6 +220,6 @@ def _likely(called: str, value: ir.Value, axis: int) -> int:
 
 
 def _said(value: ir.Value) -> str:
-    """The shape of an input as a message has it, `?` for a dim that has neither a name nor a size."""
+    """Return the shape of an input for a message, with `?` for a dim without name and size."""
     dims = enumerate(dims_of(value))
     return f"[{', '.join('?' if _is_nameless(value, axis) else str(dim) for axis, dim in dims)}]"

@@ -1,4 +1,4 @@
-"""Checks of a model's functions, so that inlining them cannot fail nor run away."""
+"""Checks of a model's functions, after which inlining can neither fail nor run away."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planner.onnxio.bodies import all_proto_nodes, proto_reads
 
 MAX_NODES = 2_000_000
 """The most nodes of a model with its functions inlined. Functions that call each other twice, thirty
-deep, would be a thousand million."""
+deep, would make a thousand million."""
 
 
 class FunctionId(NamedTuple):
-    """What a node calls a function by."""
+    """The key by which a node calls a function."""
 
     domain: str
     name: str
@@ -32,15 +32,15 @@ Functions = Mapping[FunctionId, onnx.FunctionProto]
 
 
 def called(node: onnx.NodeProto) -> FunctionId:
-    """The function that `node` calls, if there is one of that name."""
+    """Return the function that `node` calls, if one of that name exists."""
     return FunctionId(node.domain, node.op_type, node.overload)
 
 
 def functions_of(proto: onnx.ModelProto) -> Functions:
-    """The model's functions.
+    """Return the model's functions.
 
     Raises:
-        ModelError: two of one name.
+        ModelError: two functions have the same name.
     """
     found: dict[FunctionId, onnx.FunctionProto] = {}
     for function in proto.functions:
@@ -52,8 +52,11 @@ def functions_of(proto: onnx.ModelProto) -> Functions:
 
 
 def check_functions(proto: onnx.ModelProto, functions: Functions) -> None:
-    """Raise ModelError where functions call themselves, do not fit their calls or the model's
-    operator sets, or would make more than `MAX_NODES` nodes."""
+    """Raise ModelError where the model's functions cannot be inlined.
+
+    They must not be recursive, must fit their calls and the model's operator sets, and must make at
+    most `MAX_NODES` nodes.
+    """
     if not functions:
         return
     nodes = _nodes_inlined(functions)
@@ -78,7 +81,7 @@ def check_functions(proto: onnx.ModelProto, functions: Functions) -> None:
 
 
 def _nodes_inlined(functions: Functions) -> dict[FunctionId, int]:
-    """How many nodes each function is, all calls within it inlined."""
+    """Return the number of nodes of each function, with all calls within it inlined."""
     calls = nx.DiGraph()
     calls.add_nodes_from(functions)
     for key, function in functions.items():
@@ -98,7 +101,7 @@ def _nodes_inlined(functions: Functions) -> dict[FunctionId, int]:
 
 
 def _check_body(key: FunctionId, function: onnx.FunctionProto) -> None:
-    """Its names: each made once, before it is read; every output made."""
+    """Check a function's names: each is defined once, before it is read, and every output is defined."""
     known = set(function.input)
     if len(known) != len(function.input):
         raise ModelError(f"function {str(key)!r} has two inputs of one name")
@@ -134,7 +137,7 @@ def _check_calls(nodes: Iterable[onnx.NodeProto], functions: Functions) -> None:
                     f"node {node.name!r} calls function {str(called(node))!r} with {len(given)} "
                     f"{what}; the function has {len(takes)}"
                 )
-        if len(node.output) < len(function.output):  # ONNX Runtime does not load it
+        if len(node.output) < len(function.output):  # ONNX Runtime does not load such a call
             raise ModelError(
                 f"node {node.name!r} calls function {str(called(node))!r} for {len(node.output)} "
                 f"outputs; name all {len(function.output)} of the function"

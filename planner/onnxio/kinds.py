@@ -1,4 +1,4 @@
-"""What a value is: a tensor of some element type and shape, or a sequence of tensors."""
+"""Types of values: a tensor with an element type and a shape, or a sequence of tensors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _STRING_BITS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """What a sequence holds at the most.
+    """An upper bound on the content of a sequence.
 
     Attributes:
-        dtype: of its items.
-        shapes: of its items, in order; None where their number is not known.
-        bytes: of all of them, rounded.
+        dtype: element type of its items.
+        shapes: shapes of its items, in order; None where their number is unknown.
+        bytes: rounded bytes of all items.
     """
 
     dtype: ir.DataType
@@ -38,7 +38,7 @@ class Items:
 
 
 def is_sequence(value: ir.Value) -> bool:
-    """Whether a value is a sequence, or an optional one."""
+    """Tell whether a value is a sequence, or an optional one."""
     kind = value.type
     if isinstance(kind, ir.OptionalType):
         kind = kind.elem_type
@@ -46,19 +46,22 @@ def is_sequence(value: ir.Value) -> bool:
 
 
 def items_of(value: ir.Value) -> Items | None:
-    """What inference found of a sequence; None where nothing."""
+    """Return the items that inference found for a sequence; None where it found none."""
     found = value.meta.get(_KEY)
     return found if isinstance(found, Items) else None
 
 
 def set_items(value: ir.Value, items: Items) -> None:
-    """Say what a sequence holds."""
+    """Record the items of a sequence."""
     value.meta[_KEY] = items
 
 
 def bits_of(dtype: ir.DataType) -> int:
-    """Bits of an element. A string has 32 bytes where ONNX Runtime counts bytes (`sizeof(std::string)`);
-    long ones have theirs outside of that. What is counted in bytes has the type UNDEFINED."""
+    """Return the bits of an element.
+
+    A string has 32 bytes, as ONNX Runtime counts it (`sizeof(std::string)`); the text of a long one
+    lies outside of that. The type UNDEFINED stands for values that are counted in bytes.
+    """
     if dtype == ir.DataType.STRING:
         return _STRING_BITS
     return 8 if dtype == ir.DataType.UNDEFINED else dtype.bitwidth
@@ -73,15 +76,18 @@ def rounded(shape: Shape, dtype: ir.DataType) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueType:
-    """Element type and static shape of a value. A sequence has the type UNDEFINED, and one dim, its bytes
-    (`planner.onnxio.shape_rules.sequences`)."""
+    """Element type and static shape of a value.
+
+    A sequence has the type UNDEFINED, and one dim, its bytes
+    (`planner.onnxio.shape_rules.sequences`).
+    """
 
     dtype: ir.DataType
     shape: Shape
 
     @property
     def bytes(self) -> int:
-        """Size, sub-byte types packed."""
+        """The size in bytes, with sub-byte types packed."""
         count = 1
         for dim in self.shape:
             count *= dim
@@ -89,5 +95,5 @@ class ValueType:
 
     @property
     def called(self) -> str:
-        """The type as `planner.graph.model.Tensor` has it."""
+        """The type's name, as in `planner.graph.model.Tensor`."""
         return SEQUENCE if self.dtype == ir.DataType.UNDEFINED else self.dtype.name.lower()

@@ -1,4 +1,4 @@
-"""Open a model: checks, dims, shapes. External data is never read."""
+"""Load and check a model, bind its dims, infer its shapes. External data is never read."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from planner.onnxio.kinds import Shape, ValueType, is_sequence, items_of
 from planner.onnxio.tensors import check_external_data
 
 SHAPED_BY_TYPE = frozenset({"MaxPoolGrad", "AveragePoolGrad"})
-"""Operators whose kernels take the shape of their result from its declared type, not from inputs
+"""Operators whose kernels take the result's shape from its declared type, not from inputs
 (orttraining/training_ops/cpu/nn/pool_gradient_op.h)."""
 
 _AT_MOST = frozenset({"SequenceAt", "ConcatFromSequence", "StringNormalizer"})
-"""Operators whose inferred shape may be an upper bound (`shape_rules.sequences`): what is declared may
-be what one run made."""
+"""Operators whose inferred shape may be an upper bound (`shape_rules.sequences`): the declared shape
+may be that of one run."""
 
 _MAY_OVERRIDE = 4
-"""The IR version since which an initializer is an input only where the file lists it as one."""
+"""The first IR version in which an initializer is an input only where the file lists it as one."""
 
 _MAX_FILE_BYTES = (1 << 31) - 1
-"""Protocol buffers end there: larger models keep their weights in files beside them."""
+"""The limit of protocol buffers: larger models keep their weights in files beside them."""
 
 
 class OpenShapeError(ModelError):
-    """Shapes stay unknown; `names` are those of the values."""
+    """Shapes stay unknown; `names` has the names of these values."""
 
     def __init__(self, message: str, names: frozenset[str]) -> None:
         super().__init__(message)
@@ -53,11 +53,11 @@ class LoadedModel:
     """A checked model. `model` keeps the open dims of the file; functions are inlined.
 
     Attributes:
-        sha256: of the model file itself, external data not included.
-        dims: size of each open dim, by its name, or by its place where it has none (`x:0`).
-        has_external_data: some initializer lives in another file.
-        own: values that the file's own nodes make; ONNX Runtime gives the nodes of inlined functions
-            a place behind all of these.
+        sha256: digest of the model file itself, without external data.
+        dims: size of each open dim, by its name, or by its position where it has none (`x:0`).
+        has_external_data: whether an initializer lies in another file.
+        own: outputs of the file's own nodes; ONNX Runtime places the nodes of inlined functions after all
+            of these.
     """
 
     path: Path
@@ -69,15 +69,15 @@ class LoadedModel:
 
 
 def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedModel:
-    """Open and check a model.
+    """Load and check a model.
 
     Args:
         path: an .onnx file.
-        dims: sizes of dims, by name or by place (`x:0`).
+        dims: sizes of dims, by name or by position (`x:0`).
 
     Raises:
-        UsageError: no such file, or a size that is none of the model's dims, as `bound_dims` raises it.
-        ModelError: not a model, truncated, a dim without a size, or something planner does not support.
+        UsageError: the file does not exist, or a size is for no dim of the model (see `bound_dims`).
+        ModelError: the file is no model or truncated, a dim has no size, or planner does not support it.
     """
     path = Path(path)
     data = _read(path)
@@ -104,7 +104,7 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
 
 
 def read_model(path: Path) -> ir.Model:
-    """A model file as it is, external data by reference; checks nothing."""
+    """Read a model file as it is, external data by reference, without checks."""
     proto = onnx.load(path, format="protobuf", load_external_data=False)
     _modernize(proto)
     _declare_once(proto.graph)
@@ -114,10 +114,10 @@ def read_model(path: Path) -> ir.Model:
 
 
 def _modernize(proto: onnx.ModelProto) -> None:
-    """Write what old files and odd converters say as the others say it.
+    """Normalize old files and the output of unusual converters.
 
-    Before IR version 4 each initializer had to be listed among the inputs, and ONNX Runtime takes it for
-    a constant all the same (`Graph::CanOverrideInitializer`, include/onnxruntime/core/graph/graph.h).
+    Before IR version 4 each initializer had to be listed among the inputs. ONNX Runtime treats it as
+    a constant nevertheless (`Graph::CanOverrideInitializer`, include/onnxruntime/core/graph/graph.h).
     """
     forget_unknown(proto)
     if 0 < proto.ir_version < _MAY_OVERRIDE:
@@ -129,7 +129,7 @@ def _modernize(proto: onnx.ModelProto) -> None:
 
 
 def _outputs_made(proto: onnx.ModelProto) -> Iterator[str]:
-    """What the graph's own nodes make, function calls left out."""
+    """Yield the outputs of the graph's own nodes, without function calls."""
     functions = {(f.domain, f.name) for f in proto.functions}
     for node in proto.graph.node:
         if (node.domain, node.op_type) not in functions:
@@ -137,8 +137,10 @@ def _outputs_made(proto: onnx.ModelProto) -> Iterator[str]:
 
 
 def _declare_once(graph: onnx.GraphProto) -> None:
-    """Give an output that is an input too the input's type: they are one value, whose shape the
-    output may leave out."""
+    """Give a graph output that is also an input the input's type.
+
+    The two are one value, and the output may leave its shape out.
+    """
     types = {value.name: value.type for value in graph.input}
     for value in graph.output:
         if value.name in types:
@@ -146,8 +148,8 @@ def _declare_once(graph: onnx.GraphProto) -> None:
 
 
 def model_digest(path: Path) -> str:
-    """SHA-256 of a model file, as `LoadedModel.sha256` is; raises as `load_model` where it can't be
-    read."""
+    """Return the SHA-256 of a model file, as in `LoadedModel.sha256`; raise as `load_model` where
+    unreadable."""
     return hashlib.sha256(_read(path)).hexdigest()
 
 
@@ -169,17 +171,17 @@ def value_types(
     fallback: Callable[[ir.Model, Mapping[str, int]], InferredTypes] | None = None,
     bounds: Mapping[str, ValueType] | None = None,
 ) -> dict[str, ValueType]:
-    """Element type and static shape of every value of the model, with `dims` bound.
+    """Return the element type and static shape of every value of the model, with `dims` bound.
 
-    Shapes come from symbolic shape inference on a bound clone; for what it leaves open, from what
-    the file declares, then from `known`, then from `fallback` (asked only if need be).
+    Shapes come from symbolic shape inference on a bound clone. Shapes that it leaves open come from the
+    file's declarations, then from `known`, then from `fallback` (called only if needed).
 
     Args:
-        known: types of values by name, from the model that this one was made of.
+        known: types of values by name, from the model that this one was made from.
         bounds: as for `inferred_types`.
 
     Raises:
-        OpenShapeError: a value whose shape or type stays unknown, with the node that produces it.
+        OpenShapeError: the shape or type of a value stays unknown; names the node that produces it.
     """
     found = inferred_types(model, dims, bounds)
     for name, (dtype, shape) in found.items():
@@ -206,7 +208,7 @@ def value_types(
 
 
 def _open_text(value: ir.Value, dtype: ir.DataType | None) -> str:
-    """Of what the size is unknown, and what to do."""
+    """Return a message on a value of unknown size, and what to do."""
     name, made = str(value.name), _made_by(value)
     if dtype == ir.DataType.UNDEFINED:
         return (
@@ -220,7 +222,8 @@ def _open_text(value: ir.Value, dtype: ir.DataType | None) -> str:
 
 
 def checked_types(model: ir.Model, types: Mapping[str, ValueType]) -> dict[str, ValueType]:
-    """Those of `types` that are of the model's values, which it must cover: nothing is inferred.
+    """Return the entries of `types` for the model's values, all of which it must cover; infer
+    nothing.
 
     Raises:
         ModelError: a tensor, or all of them together, takes more bytes than planner counts.
@@ -259,10 +262,10 @@ def _made_by(value: ir.Value) -> str:
 def inferred_types(
     model: ir.Model, dims: Mapping[str, int], bounds: Mapping[str, ValueType] | None = None
 ) -> InferredTypes:
-    """What inference and the file's own declarations say of each value; None where nothing.
+    """Return each value's type from inference and the file's declarations; None for unknown parts.
 
     Args:
-        bounds: types of values whose shapes are open, at most; what follows from them is inferred.
+        bounds: upper bounds on the types of values with open shapes, from which inference goes on.
 
     Raises:
         ModelError: inference fails, or contradicts what the file declares.
@@ -295,12 +298,12 @@ def inferred_types(
 
 
 def _either(first: ir.DataType | None, other: ir.DataType | None) -> ir.DataType | None:
-    """The first that is known; UNDEFINED, which is 0, is of a sequence."""
+    """Return the first type that is known. UNDEFINED, which is 0, is the type of sequences."""
     return other if first is None else first
 
 
 def _is_within(value: ir.Value, said: Shape | None, most: Shape | None) -> bool:
-    """Whether what is declared is within an upper bound of a value's shape."""
+    """Tell whether a declared shape is within an upper bound of a value's shape."""
     producer = value.producer()
     if producer is None or said is None or most is None or len(said) != len(most):
         return False
@@ -308,7 +311,7 @@ def _is_within(value: ir.Value, said: Shape | None, most: Shape | None) -> bool:
 
 
 def _kind(value: ir.Value, dims: Mapping[str, int]) -> tuple[ir.DataType | None, Shape | None]:
-    """Element type and shape of a value, as far as it says; of a sequence, its bytes."""
+    """Return a value's declared element type and shape; of a sequence, its bytes."""
     if is_sequence(value):
         items = items_of(value)
         return ir.DataType.UNDEFINED, None if items is None else (items.bytes,)
@@ -316,7 +319,7 @@ def _kind(value: ir.Value, dims: Mapping[str, int]) -> tuple[ir.DataType | None,
 
 
 def _bound_values(model: ir.Model, bounds: Mapping[str, ValueType]) -> None:
-    """Have all that reads a bounded value read an input of the bound's shape."""
+    """Make all readers of a bounded value read a graph input of the bound's shape instead."""
     made = (v for node in model.graph for v in node.outputs)
     wanted = [v for v in made if v.name in bounds and not is_sequence(v)]
     taken = {str(v.name) for node in model.graph.all_nodes() for v in node.outputs}
@@ -334,8 +337,9 @@ def _bound_values(model: ir.Model, bounds: Mapping[str, ValueType]) -> None:
 def open_dims(
     model: ir.Model, dims: Mapping[str, int]
 ) -> dict[str, tuple[ir.DataType | None, tuple[int | None, ...] | None]]:
-    """What inference says of each value: its element type, and its dims, None for one that is open; None
-    for a shape of unknown rank.
+    """Infer the element type and the dims of each value.
+
+    An open dim is None, and so is a shape of unknown rank.
 
     Raises:
         ModelError: inference fails.
@@ -385,8 +389,10 @@ def _infer_symbolic(model: ir.Model) -> InferredTypes:
 
 
 def _without_branches(model: ir.Model, name: str | None) -> bool:
-    """Take the branches from the If that has a node of this name in one: it may be the branch that does
-    not run. What the If makes is open then. False where there is none."""
+    """Remove the branches from the If that contains a node of this name: its branch may never run.
+
+    The If's outputs are open then. Return False where there is no such If.
+    """
     for node in model.graph:
         if node.op_type == "If" and any(inner.name == name for inner in nodes_within(node)):
             for branch in bodies(node):

@@ -1,7 +1,7 @@
-"""Metadata of a model file, read without its graph: weights within the file are passed over.
+"""Read the metadata of a model file without its graph: weights within the file are skipped.
 
-A serialized ModelProto is a row of fields, each with its number, its kind and, where it is long, its
-length (protobuf.dev/programming-guides/encoding). `onnx.load` reads all of them.
+A serialized ModelProto is a row of fields, each with its number, its kind and, for long fields, its
+length (protobuf.dev/programming-guides/encoding). `onnx.load` would read all of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MAX_VARINT_BYTES = 10
 
 
 def read_metadata(file: BinaryIO) -> dict[str, str]:
-    """`metadata_props` of a serialized model.
+    """Return `metadata_props` of a serialized model.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the file is no serialized model.
     """
     found: dict[str, str] = {}
     has_graph = False
@@ -37,7 +37,8 @@ def read_metadata(file: BinaryIO) -> dict[str, str]:
 
 
 def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Number and length of each field that has a length; the file stands at what is in it."""
+    """Yield the number and length of each field that has a length; the file's position is at its
+    content."""
     end = file.seek(0, io.SEEK_END)
     at = file.seek(0)
     while at < end:
@@ -57,7 +58,7 @@ def _fields(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 
 def _varint(file: BinaryIO) -> int:
-    """A number in groups of seven bits, the lowest first."""
+    """Read an integer in groups of seven bits, lowest first."""
     value = 0
     for place in range(_MAX_VARINT_BYTES):
         byte = file.read(1)

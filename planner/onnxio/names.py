@@ -1,7 +1,8 @@
-"""Names: each node has one of its own, and whatever planner adds gets one that nothing in the model has.
+"""Unique names: each node has one, and planner's additions get names that nothing else in the model
+has.
 
-`FreeNames` is the only way to a name: it knows every name in the model, whatever it is a name of, and
-never gives one twice. So what planner adds cannot meet what is there, whoever made that.
+Every new name comes from `FreeNames`. It knows every name in the model, of whatever kind, and never
+gives one twice: planner's additions cannot collide with names in the model.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ def name_nodes(model: ir.Model) -> int:
 
 
 class FreeNames:
-    """Names that nothing in a model has: no value, node, dim or function, in subgraphs either.
+    """Names that nothing in a model has: no value, node, dim or function, subgraphs included.
 
-    The names that it gives depend on the model and on the wishes so far, and on nothing else.
+    The names that it gives depend only on the model and on the previous wishes.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -39,7 +40,8 @@ class FreeNames:
         self._numbers: dict[str, int] = {}
 
     def fresh(self, wish: str) -> str:
-        """`wish`, or with a number behind it, which is taken from then on."""
+        """Return `wish`, with a number appended if it is taken; the result counts as taken from then
+        on."""
         name, number = wish, self._numbers.get(wish, 1)
         while name in self._taken:
             number += 1
@@ -50,7 +52,7 @@ class FreeNames:
 
 
 def _names(model: ir.Model) -> Iterator[str]:
-    """Every name in the model, some of them more than once."""
+    """Yield every name in the model, some of them more than once."""
     for function in model.functions.values():
         yield function.name
         yield from _within(function)

@@ -1,7 +1,7 @@
-"""Dims by their place: `x:0` is axis 0 of the input x.
+"""Dims by position: `x:0` is axis 0 of the input x.
 
-A dim that a file gives neither a name nor a size has no other name than that. `--shape x=1x3` is short
-for `--dim x:0/2=1 --dim x:1/2=3`: behind the slash is the number of axes that x is taken to have.
+A position is the only label of a dim without name and size in the file. `--shape x=1x3` is short for
+`--dim x:0/2=1 --dim x:1/2=3`: the number after the slash is the rank that x must have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Position:
     """An axis of an input.
 
     Attributes:
-        rank: how many axes the input is taken to have; None where nothing is said of it.
+        rank: the number of axes that the input must have; None for any.
     """
 
     input: str
@@ -33,7 +33,7 @@ class Position:
 
 
 def position_of(text: str) -> Position | None:
-    """`"x:0"` or `"x:0/4"`; None where it is neither."""
+    """Parse `"x:0"` or `"x:0/4"`; return None for other texts."""
     name, colon, place = text.rpartition(":")
     axis, slash, rank = place.partition("/")
     number, most = parse_whole(axis), parse_whole(rank)
@@ -43,7 +43,7 @@ def position_of(text: str) -> Position | None:
 
 
 def typed(text: str, given: Mapping[str, int]) -> str:
-    """The option that gave the dim `text` its size, among all `given`."""
+    """Return the option, among all `given`, that gave the dim `text` its size."""
     place = position_of(text)
     if place is None or place.rank is None:
         return f"--dim {text}={given[text]}"
@@ -53,7 +53,7 @@ def typed(text: str, given: Mapping[str, int]) -> str:
 
 
 def shape_dims(texts: Iterable[str]) -> dict[str, int]:
-    """`["x=1x3"]` -> `{"x:0/2": 1, "x:1/2": 3}`.
+    """Parse `["x=1x3"]` into `{"x:0/2": 1, "x:1/2": 3}`.
 
     Raises:
         UsageError: a text is not NAME=AxBxC, or an input has two shapes.
@@ -79,10 +79,11 @@ def shape_dims(texts: Iterable[str]) -> dict[str, int]:
 
 
 def dims_of(texts: list[str] | None, shapes: list[str] | None = None) -> dict[str, int]:
-    """`["batch=32"]` -> `{"batch": 32}`, with the dims that `shapes` come to.
+    """Parse `["batch=32"]` into `{"batch": 32}`, and add the dims of `shapes`.
 
     Raises:
-        UsageError: not NAME=N, N not a positive integer, a name bound twice, or no shape.
+        UsageError: a text is not NAME=N with N a positive integer, a name is bound twice, or a shape is
+            invalid.
     """
     dims: dict[str, int] = {}
     for text in texts or []:
@@ -97,11 +98,14 @@ def dims_of(texts: list[str] | None, shapes: list[str] | None = None) -> dict[st
 
 
 def sizes_of(texts: list[str] | None, shapes: list[str] | None = None) -> dict[str, list[int]]:
-    """`["batch=8:32:8", "seq=128"]` -> `{"batch": [8, 16, 24, 32], "seq": [128]}`; ends included. Behind
-    them are the dims that `shapes` come to.
+    """Parse `["batch=8:32:8", "seq=128"]` into `{"batch": [8, 16, 24, 32], "seq": [128]}`; ends
+    included.
+
+    The dims of `shapes` come after them.
 
     Raises:
-        UsageError: not NAME=N, NAME=N,N... or NAME=A:B[:STEP], a name bound twice, or no shape.
+        UsageError: a text is not NAME=N, NAME=N,N... or NAME=A:B[:STEP], a name is bound twice, or a
+            shape is invalid.
     """
     dims: dict[str, list[int]] = {}
     for text in texts or []:
@@ -122,10 +126,10 @@ def sizes_of(texts: list[str] | None, shapes: list[str] | None = None) -> dict[s
 def sizes_to_look_for(
     texts: list[str] | None, shapes: list[str] | None = None
 ) -> dict[str, list[int]]:
-    """As `sizes_of`; a name alone has no sizes.
+    """Parse as `sizes_of` does; a name alone gets no sizes.
 
     Raises:
-        UsageError: as `sizes_of`.
+        UsageError: see `sizes_of`.
     """
     alone = [text.strip() for text in texts or [] if "=" not in text]
     dims = sizes_of([text for text in texts or [] if "=" in text], shapes)
@@ -137,7 +141,7 @@ def sizes_to_look_for(
 
 
 def _sizes(text: str) -> list[int]:
-    """The sizes, or none where the text is not understood."""
+    """Parse sizes; return an empty list where the text is not understood."""
     parts = text.replace(",", ":").split(":")
     numbers = [number for part in parts if (number := parse_whole(part)) is not None]
     if len(numbers) < len(parts) or len(parts) > _MAX_SIZES:

@@ -1,17 +1,17 @@
-"""Which axes of an operand of a matrix product are batches, rows and columns, by its attributes."""
+"""The axes of a matrix product's operands (batches, rows, columns), by its attributes."""
 
 from __future__ import annotations
 
 
 def plain_order(rank: int, *, swapped: bool, batch_behind: bool) -> list[int]:
-    """The operand's axes in the order that MatMul reads: [*batch, rows, columns].
+    """Return the operand's axes in the order that MatMul reads: [*batch, rows, columns].
 
-    onnxruntime/docs/ContribOperators.md, FusedMatMul; tests compare with what ONNX Runtime computes.
+    Source: onnxruntime/docs/ContribOperators.md, FusedMatMul; tests compare with ONNX Runtime's results.
 
     Args:
-        swapped: `transA` or `transB`: the last two axes change places, after what follows.
-        batch_behind: `transBatchA` or `transBatchB`: the first axis stands behind the batch, as in
-            [rows, *batch, columns]. It changes nothing below rank 3.
+        swapped: `transA` or `transB`: swap the last two axes, after the move by `batch_behind`.
+        batch_behind: `transBatchA` or `transBatchB`: the operand is [rows, *batch, columns], and its
+            first axis moves behind the batch. It changes nothing below rank 3.
     """
     order = list(range(rank))
     if batch_behind and rank > 2:

@@ -1,4 +1,4 @@
-"""Write files so that nothing is ever half-written or lost, and all files of a command or none."""
+"""Write files atomically: never half of one, and either all files of a command or none."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from planner.files.temporary import NO_ROOM, PLACED, SETTLED, temporary_file
 
 @dataclass(slots=True)
 class Together:
-    """Files that are renamed into place together at the end: all of them, or none."""
+    """Files that are renamed into place at the end: all of them, or none."""
 
     staged: list[tuple[Path, Path]] = field(default_factory=list)  # (temporary, target)
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @contextlib.contextmanager
     def writing(self, path: Path) -> Iterator[Path]:
-        """Yield a temporary path beside `path`, to be written there and then; it stays until the end.
+        """Yield a temporary path beside `path`, to be written within the block; it stays until the
+        end.
 
         Raises:
             UsageError: the file cannot be written, with the reason.
@@ -36,10 +37,10 @@ class Together:
         self.staged.append((temporary, path))
 
     def commit(self) -> None:
-        """Rename each into place, the first one last; where one fails, all is as it was.
+        """Rename each file into place, the first one last; where one fails, restore all.
 
         Raises:
-            UsageError: which one failed, and why.
+            UsageError: names the file that failed, and why.
         """
         several = len(self.staged) > 1
         before = [self._copy_of(path) if several else None for _, path in self.staged]
@@ -62,7 +63,7 @@ class Together:
             PLACED.extend(path for _, path in self.staged)
 
     def _copy_of(self, path: Path) -> Path | None:
-        """What is at `path`, under another name; None where nothing is."""
+        """Copy the file at `path` to another name; return None where there is no file."""
         if not path.exists():
             return None
         with _reasoned(path):
@@ -73,10 +74,10 @@ class Together:
 
 @contextlib.contextmanager
 def written_together() -> Iterator[Together]:
-    """Files that are in place only once the block has ended, and only if it did not fail.
+    """Yield a group of files that are put in place when the block ends, unless it fails.
 
     Raises:
-        UsageError: a file cannot be written or renamed; none is in place then.
+        UsageError: a file cannot be written or renamed; no file of the group is in place then.
     """
     files = Together()
     with files.stack:
@@ -96,7 +97,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def _finish(temporary: Path) -> None:
-    """Give a written file the usual permissions, and have it on the disk before it gets its name."""
+    """Give a written file the usual permissions, and flush it to the disk before it gets its name."""
     temporary.chmod(0o666 & ~_umask())
     descriptor = os.open(temporary, os.O_RDONLY)
     try:
@@ -107,7 +108,8 @@ def _finish(temporary: Path) -> None:
 
 @contextlib.contextmanager
 def _reasoned(path: Path) -> Iterator[None]:
-    """An OSError becomes the user's: which output, why, and what to do where the disk is full."""
+    """Turn an OSError into a UsageError that names the output, the reason, and a remedy for a full
+    disk."""
     try:
         yield
     except OSError as error:
@@ -124,10 +126,10 @@ def _umask() -> int:
 
 
 def write_model(model: ir.Model, path: Path) -> None:
-    """Write `model`; external data stays where it is, by reference.
+    """Write `model`, with external data left in place, by reference.
 
-    Initializers in another folder's data files are re-pointed relative to `path`'s folder where
-    ONNX allows it (the files must be below that folder).
+    References to data files are made relative to `path`'s folder; ONNX requires the files to be below
+    that folder.
 
     Raises:
         UsageError: external data does not lie below the output's folder.

@@ -1,4 +1,4 @@
-"""Checks of what a model's file says of tensors: element types, dims, sizes, and their data.
+"""Checks of the tensors in a model's file: element types, dims, sizes, and their data.
 
 Sizes are Python integers throughout, and none is above `planner.files.reading.MAX_BYTES`.
 """
@@ -28,12 +28,13 @@ _PER_FIELD = {
     "UINT64": ("uint64_data", 1),
     "STRING": ("string_data", 1),
 }
-"""Where onnx.proto keeps the elements of a type that are not raw, and how many entries each takes."""
+"""The field of onnx.proto for elements that are not raw, by type, and the entries that each element
+takes."""
 
 
 def check_tensors(graph: onnx.GraphProto, functions: Iterable[onnx.FunctionProto]) -> None:
-    """Raise ModelError, naming the value or node, where a type, a dim or a tensor's data is not
-    one that planner can size."""
+    """Raise ModelError, naming the value or node, where planner cannot size a type, a dim or a
+    tensor's data."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         _check_value(value)
     declared = {v.name: v for v in graph.input}
@@ -59,14 +60,14 @@ def _check_value(value: onnx.ValueInfoProto) -> None:
     tensor = value.type.tensor_type
     what = f"tensor {value.name!r}"
     if tensor.elem_type == onnx.TensorProto.UNDEFINED and not tensor.HasField("shape"):
-        return  # nothing is said of it
+        return  # the file declares nothing
     kind = _type_of(tensor.elem_type, what)
     dims = [d.dim_value for d in tensor.shape.dim if d.HasField("dim_value")]
     _check_size(kind, dims, what)
 
 
 def _check_same(tensor: onnx.TensorProto, value: onnx.ValueInfoProto) -> None:
-    """An initializer that a caller may override, against what the graph input of its name says."""
+    """Check that an initializer fits the graph input of its name."""
     said = value.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else None for d in said.shape.dim]
     fits = not said.HasField("shape") or (
@@ -100,7 +101,8 @@ def _tensors_of(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]:
 
 
 def check_data(tensor: onnx.TensorProto, what: str) -> None:
-    """Raise ModelError unless the tensor's type is known, and its data as long as type and dims say."""
+    """Raise ModelError unless the tensor's type is known and its data has the length of type and
+    dims."""
     kind = _type_of(tensor.data_type, what)
     size = _check_size(kind, tensor.dims, what)
     if tensor.HasField("segment"):
@@ -122,7 +124,7 @@ def check_data(tensor: onnx.TensorProto, what: str) -> None:
 
 
 def _entries(kind: ir.DataType, count: int) -> tuple[str, int]:
-    """The field that holds `count` elements of a type, and how many entries they take there."""
+    """Return the field for `count` elements of a type, and the number of entries that they take."""
     if kind.name in _PER_FIELD:
         field, each = _PER_FIELD[kind.name]
         return field, count * each
@@ -143,7 +145,7 @@ def _type_of(code: int, what: str) -> ir.DataType:
 
 
 def _check_size(kind: ir.DataType, dims: Iterable[int], what: str) -> int:
-    """Bytes of the dims that are known; 0 for texts."""
+    """Return the bytes of the known dims; 0 for strings."""
     count = 1
     for dim in dims:
         if dim < 0:
@@ -161,8 +163,11 @@ def _check_size(kind: ir.DataType, dims: Iterable[int], what: str) -> int:
 
 
 def check_external_data(proto: onnx.ModelProto, model: Path) -> None:
-    """Raise ModelError where an external-data file is missing, too short, or outside the folder of
-    `model`, links followed; reads no data."""
+    """Raise ModelError where an external data file is missing, too short, or outside the model's
+    folder.
+
+    Links are followed; no data is read.
+    """
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             _check_external(tensor, model)

@@ -1,6 +1,6 @@
-"""Names of a model are text: bytes that are not UTF-8 are found before anything reads them.
+"""Check that names in a model are UTF-8, before anything reads them.
 
-The `onnx` package hands such a name out as bytes, and every look-up behind it fails.
+The `onnx` package returns other names as bytes, and every later look-up fails.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from planner.errors import ModelError
 
 
 def check_texts(message: Message, where: str) -> None:
-    """Raise ModelError, saying where, if a text field of `message` or within it is not UTF-8."""
+    """Raise ModelError, naming the place, if a text field of `message` or within it is not UTF-8."""
     found = _broken(message, "")
     if found is not None:
         raise ModelError(f"{where} is not a valid ONNX model: {found} is not UTF-8 text")
 
 
 def _broken(message: Any, place: str) -> str | None:
-    """The first field that is not text, as a path of fields."""
+    """Return the first field that is not text, as a path of fields."""
     for name, is_message, is_repeated in _fields(message.DESCRIPTOR):
         if is_repeated:
             for index, item in enumerate(getattr(message, name)):
@@ -45,8 +45,8 @@ def _broken(message: Any, place: str) -> str | None:
 
 @functools.cache
 def _fields(kind: Descriptor) -> tuple[tuple[str, bool, bool], ...]:
-    """(name, whether it is a message, whether it is repeated) of the fields that are texts, and of
-    those that hold messages."""
+    """Return (name, whether it is a message, whether it is repeated) of fields that hold texts or
+    messages."""
     return tuple(
         (field.name, field.type == FieldDescriptor.TYPE_MESSAGE, _is_repeated(field))
         for field in kind.fields

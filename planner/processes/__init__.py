@@ -1,1 +1,1 @@
-"""Processes of planner's own."""
+"""Child processes, signals and threads of planner itself."""

@@ -1,4 +1,4 @@
-"""Processes of one's own that end with the one that started them, however that ends."""
+"""Child processes that end with their parent, however that ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_child(
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, out of reach of the terminal's Ctrl-C; its output is captured.
+    """Run a command to its end, out of reach of the terminal's Ctrl-C, and capture its output.
 
     Args:
         environment: variables to set, in addition to the process's own.
@@ -46,14 +46,16 @@ def run_child(
 
 
 def in_background(process: subprocess.Popen[bytes]) -> None:
-    """Have `quiet` stop a process."""
+    """Register a process for `quiet` to stop."""
     _background[:] = [*(p for p in _background if p.returncode is None), process]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What works in the background stands still meanwhile, where the system can stop a process: what is
-    timed has the machine to itself."""
+    """Stop background processes for the length of the block: timed work has the machine to itself.
+
+    Nothing stops where the system cannot stop a process.
+    """
     stop: int | None = getattr(signal, "SIGSTOP", None)
     go: int | None = getattr(signal, "SIGCONT", None)
     if stop is None or go is None:
@@ -70,16 +72,16 @@ def quiet() -> Iterator[None]:
 
 
 def child_environment() -> dict[str, str]:
-    """The variables of a process that calls `end_with_parent`."""
+    """Return the environment variables of a process that calls `end_with_parent`."""
     return {**os.environ, _PARENT: str(os.getpid())}
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """End this process as soon as its parent has, however that ended.
+    """End this process as soon as its parent ends, however that ends.
 
     Args:
-        parent: its pid; None for the one that `run_child` was called in. A process that was started
-            otherwise, by hand say, goes on.
+        parent: the parent's pid; None for the process that called `run_child`. A process that was
+            started otherwise, by hand say, goes on.
     """
     if parent is None:
         if _PARENT not in os.environ:
@@ -91,7 +93,7 @@ def end_with_parent(parent: int | None = None) -> None:
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # the parent ended before
         os._exit(1)
 
 

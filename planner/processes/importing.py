@@ -1,4 +1,4 @@
-"""Modules that are needed later, imported while ONNX Runtime is at work."""
+"""Import modules ahead of their use, while ONNX Runtime is at work."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from importlib import import_module
 
 
 def import_ahead(name: str) -> None:
-    """Have a module imported in a thread; who imports it then waits for that, or finds it there. Where it
-    cannot be imported, they are told."""
+    """Import a module in a thread; a later import waits for it or finds it there.
+
+    A failure is not reported here: the later import raises it again.
+    """
     threading.Thread(target=_imported, args=(name,), daemon=True).start()
 
 
 def import_there(_: None, name: str) -> None:
-    """Import a module, as a call to another process."""
+    """Import a module in another process, as a call of `Beside.begin`."""
     _imported(name)
 
 

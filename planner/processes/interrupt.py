@@ -10,8 +10,10 @@ T = TypeVar("T")
 
 
 def interruptibly(work: Callable[[], T]) -> T:
-    """Run `work` on a thread of its own and wait for it, so that Ctrl-C reaches Python at once. The
-    thread is left to its time limit then, and does not keep the process alive."""
+    """Run `work` on a thread of its own and wait for it: Ctrl-C reaches Python at once.
+
+    After Ctrl-C, the thread runs on to its time limit, and does not keep the process alive.
+    """
     result: list[T] = []
     failure: list[BaseException] = []
 

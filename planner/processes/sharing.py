@@ -1,4 +1,4 @@
-"""Calls shared out between this process and one beside it."""
+"""Share calls out between this process and a helper process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ def share_out(
     *,
     at_least: int = 1,
 ) -> None:
-    """Make one call after the other until there are no more tasks: here, and one at a time beside.
+    """Make one call after the other until no task is left: here, and one at a time in the helper
+    process.
 
-    What the process beside has not begun by the time that all else is done is done here, as it is where
-    the system has ended that process.
+    Calls that the helper has not begun when all else is done are made here, and so are its calls
+    where the system has killed it.
 
     Args:
-        tasks: the next is asked for before answers are there that are still worked on.
-        call: made here and there, gives no None; it, its task and its answer can be pickled.
-        note: told each answer, in the order in which they come.
-        helper: the process beside; None where all is done here.
-        at_least: so many tasks there are. Of two, the first is worked on beside while the second is made;
-            one alone is done here.
+        tasks: an iterator; it is advanced while earlier calls are still at work.
+        call: called in both processes, never returns None; it, its task and its answer can be pickled.
+        note: called with each task and its answer, in the order in which the answers come.
+        helper: the helper process; None where all calls are made here.
+        at_least: the least number of tasks. Of two, the helper works on the first while the second is
+            made; a single one is done here.
     """
     away: tuple[T, Future[R]] | None = None
     try:

@@ -1,8 +1,7 @@
-"""Calls made side by side, in processes of this machine that end with this one: many (`workers`), or one
-beside what this process does itself (`beside`).
+"""Calls made side by side in processes that end with this one: many (`workers`), or one (`beside`).
 
-`multiprocessing` has pools too, but a killed process of theirs hangs the pool or loses the others'
-semaphores, and Ctrl-C prints the traceback of each.
+`multiprocessing` has pools too, but a killed process hangs the pool or loses the others' semaphores,
+and Ctrl-C prints the traceback of each process.
 """
 
 from __future__ import annotations
@@ -26,15 +25,16 @@ from planner.processes.garbage import collect_seldom
 from planner.processes.importing import import_there
 
 _GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
-"""Ends the call that a process is at; ignored by one that is only starting."""
+"""The signal that ends a process's current call; a process that is still starting ignores it."""
 
 _AGAIN_S = 0.05
 
 _UNBROKEN = "importlib"
-"""What is not broken off: a module that is half imported fails whoever asks for it next."""
+"""The package of frames that are not interrupted: a half imported module fails all later imports of
+it."""
 
 _COURTEOUS, _NICENESS = "--courteous", 10
-"""A process that gives way to the others: how it is told so, and by how much."""
+"""The option that makes a process yield to others, and its niceness."""
 
 Call = Callable[[Any, Any], Any]
 T = TypeVar("T")
@@ -43,15 +43,16 @@ Run = Callable[[Call, Sequence[Any]], Iterator[Any]]
 
 @contextlib.contextmanager
 def workers(count: int, shared: Any) -> Iterator[Run]:
-    """A function that calls another with `shared` and each of some tasks; answers come as they are
-    ready. What is called, and all that it takes and gives, can be pickled.
+    """Yield a function that calls another with `shared` and each of some tasks, in several processes.
+
+    Answers come as they are ready. The called function, its arguments and its answers can be pickled.
 
     Args:
-        count: processes.
-        shared: sent to each process once.
+        count: number of processes.
+        shared: first argument of each call, sent to each process once.
 
     Raises:
-        MemoryLimitError: the system has ended a process.
+        MemoryLimitError: the system has killed a process.
     """
     content = pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL)
     processes = [_started() for _ in range(count)]
@@ -92,8 +93,7 @@ def workers(count: int, shared: Any) -> Iterator[Run]:
 
 
 class Beside:
-    """One process that works while this one does something else, with what this one leaves of the
-    cores; see `beside`."""
+    """One process that works beside this one, at a lower priority; see `beside`."""
 
     def __init__(self) -> None:
         self._process = _started(_COURTEOUS)
@@ -103,15 +103,18 @@ class Beside:
             _send(self._process, pickle.dumps(None))
 
     def begin(self, call: Callable[[None, Any], T], task: Any) -> Future[T]:
-        """Have `call(None, task)` made there. Its answer, or the error that it raised, comes later.
+        """Begin `call(None, task)` in that process; the future gives its answer or the error that it
+        raised.
 
-        The answer is a MemoryLimitError where the system has ended the process.
+        The error is a MemoryLimitError where the system has killed the process.
         """
         return self._pool.submit(self._answer, call, task)
 
     def give_up(self, answer: Future[Any]) -> None:
-        """End a call whose answer nobody waits for, where the system can tell a process so: its answer is
-        an error then. Elsewhere it goes on to its end."""
+        """Cancel a call whose answer nobody waits for; its answer is an error then.
+
+        Where the system has no signal for it, the call runs to its end.
+        """
         if answer.cancel() or _GIVE_UP is None:
             return
         while not answer.done():
@@ -119,7 +122,7 @@ class Beside:
             wait([answer], timeout=_AGAIN_S)
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, whatever it is doing."""
         self._process.kill()
         self._pool.shutdown(cancel_futures=True)
         self._process.communicate()
@@ -135,10 +138,10 @@ class Beside:
 
 @contextlib.contextmanager
 def beside(imports: str = "") -> Iterator[Beside]:
-    """A process beside this one for the length of a block, for one call at a time.
+    """Yield a process beside this one, for one call at a time, until the block ends.
 
     Args:
-        imports: a module that its calls need, which it imports at once; "" for none.
+        imports: a module that the calls need, which the process imports at once; "" for none.
     """
     helper = Beside()
     if imports:
@@ -150,8 +153,11 @@ def beside(imports: str = "") -> Iterator[Beside]:
 
 
 def answer_of(begun: Future[T]) -> T | None:
-    """The answer to a call to the process beside, waited for; None where it has not begun, and now never
-    does, and where the system has ended the process."""
+    """Wait for the answer to a call in the process beside, and return it.
+
+    Return None where the call has not begun, and cancel it; and where the system has killed the
+    process.
+    """
     if begun.cancel():
         return None
     try:
@@ -161,7 +167,7 @@ def answer_of(begun: Future[T]) -> T | None:
 
 
 class _EndedError(Exception):
-    """A process has ended without an answer."""
+    """A process ended without an answer."""
 
 
 class _GivenUpError(BaseException):
@@ -178,7 +184,7 @@ def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
 
 
 def _ask(process: subprocess.Popen[bytes], call: Call, task: Any) -> Any:
-    """What the process answers; the error is raised that the call raised there.
+    """Make a call in a process and return its answer; raise the error that the call raised there.
 
     Raises:
         _EndedError: there was no answer.
@@ -205,7 +211,7 @@ def _started(*options: str) -> subprocess.Popen[bytes]:
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer calls until there are no more."""
+    """Answer calls until the input ends."""
     is_busy = False
 
     def give_up(_signal: int, frame: FrameType | None) -> None:
@@ -228,14 +234,14 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             is_busy, answer = False, (True, CancelledError())
         except Exception as error:
             is_busy, answer = False, (True, error)
-            if not isinstance(error, PlannerError):  # where it was raised does not come across
+            if not isinstance(error, PlannerError):  # pickling drops the traceback
                 error.add_note("".join(traceback.format_exception(error)))
         pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
         answers.flush()
 
 
 def _is_unbroken(frame: FrameType | None) -> bool:
-    """Whether a module is being imported."""
+    """Tell whether a module is being imported."""
     while frame is not None:
         if str(frame.f_globals.get("__name__")).split(".")[0] == _UNBROKEN:
             return True
@@ -249,5 +255,5 @@ if __name__ == "__main__":
     if _COURTEOUS in sys.argv and hasattr(os, "nice"):
         os.nice(_NICENESS)
     with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # what is printed does not get among the answers
+        os.dup2(2, 1)  # printed text goes to stderr, not among the answers
         _serve(sys.stdin.buffer, answers)

@@ -1,1 +1,1 @@
-"""Results as people and programs see them: documents, text for a terminal, pages, traces."""
+"""Results for people and programs: documents, text for a terminal, pages, traces."""

@@ -36,7 +36,7 @@ def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
 
 
 def optimize_sentence(headline: Headline) -> str:
-    """Say the outcome of `planner optimize` in one sentence (two where something went wrong)."""
+    """Describe the outcome of `planner optimize` in one sentence, followed by copies and proof."""
     before, after = headline.peak_before_bytes, headline.peak_after_bytes
     budget = format_bytes(headline.budget_bytes)
     if headline.is_copy:
@@ -54,7 +54,7 @@ def optimize_sentence(headline: Headline) -> str:
 
 
 def copies_sentence(plan: Plan) -> str:
-    """Say what copies beside the operations are worth; "" where they are between them."""
+    """Say how much time copies beside the operations save; "" where copies are between them."""
     if plan.copies != "overlapped" or plan.one_stream_us is None:
         return ""
     return (
@@ -102,7 +102,7 @@ def _proof(headline: Headline) -> str:
 
 
 def analysis_sentence(headline: AnalysisHeadline) -> str:
-    """Say the outcome of `planner analyze` in one sentence."""
+    """Describe the outcome of `planner analyze` in one sentence."""
     peak, best = headline.peak_bytes, headline.best_order_peak_bytes
     text = f"Peak device memory is {format_bytes(peak)} in ONNX Runtime's default order"
     if best < peak:
@@ -121,7 +121,7 @@ def analysis_sentence(headline: AnalysisHeadline) -> str:
 
 
 def times_of(cost_source: str) -> str:
-    """Say of which times a bound, a gap or a slowdown is: in a few words, with where they come from."""
+    """Say in a few words which times a bound, a gap or a slowdown uses, and their source."""
     if cost_source.startswith("measured"):
         return f"in operation times {cost_source}"
     if cost_source.startswith("profile "):

@@ -1,6 +1,6 @@
-"""What to do next: sentences that follow from the numbers, with commands to copy.
+"""Suggested next steps: sentences that follow from the figures, with commands to copy.
 
-A command runs where the plan was made. One that needs a device that is not here says so in its sentence.
+A command runs where the plan was made. The sentence of a command for another device says so.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from planner.units import format_bytes, format_duration, format_percent
 
 
 class StepRow(Document, frozen=True):
-    """A thing to do, and the command; None where there is nothing to type."""
+    """A suggestion, and its command; None where there is nothing to type."""
 
     text: str
     command: str | None
 
 
 _FREE = 5e-4
-"""A plan that adds less than this share of the step costs nothing worth a sentence."""
+"""The share of the step below which a plan's added time is not worth a sentence."""
 
 _WIDE_GAP = 0.01
 _MUCH_CHEAPER = 0.5
 _SPARE = 0.05
 
 _AS_IN_THE_PLAN = ("cast_saved", "fuse", "pattern", "include", "exclude", "min_tensor")
-"""Options whose fields in the plan have their names and values."""
+"""Options whose names and values are those of the plan's fields."""
 
 ELSEWHERE = "On the GPU machine"
-"""How a sentence begins whose command does not run here."""
+"""The beginning of a sentence whose command does not run on this machine."""
 
 
 def next_steps(result: OptimizeResult, preview: PreviewDocument | None) -> Iterator[StepRow]:
-    """Say what may be done, most useful first."""
+    """Yield the suggestions, most useful first."""
     yield from _running(result)
     if preview is not None:
         yield from _budgets(result, preview)
@@ -50,7 +50,7 @@ def next_steps(result: OptimizeResult, preview: PreviewDocument | None) -> Itera
 
 
 def _running(result: OptimizeResult) -> Iterator[StepRow]:
-    """Say what has to run before the rewritten model is proved."""
+    """Suggest the runs that the rewritten model's proof needs."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     if plan.assumed and result.plan_path is not None:
         yield StepRow(
@@ -73,7 +73,7 @@ def _running(result: OptimizeResult) -> Iterator[StepRow]:
 
 
 def _planning(result: OptimizeResult) -> Iterator[StepRow]:
-    """Say what other searches may find, and where to read on."""
+    """Suggest other searches, and further reading."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     spare = plan.budget_bytes - plan.reserve_bytes - plan.planned.peak_bytes
     is_swept = plan.micro is None and plan.disk is None
@@ -113,7 +113,7 @@ def _planning(result: OptimizeResult) -> Iterator[StepRow]:
 
 
 def _budgets(result: OptimizeResult, preview: PreviewDocument) -> Iterator[StepRow]:
-    """Say what other budgets would cost, beside this plan, and what one more MiB is worth here."""
+    """Suggest other budgets with their cost, and say what one more MiB is worth."""
     points, budget = preview.frontier.planned, result.plan.budget_bytes
     slowdown = next((slow for size, slow, _ in points if size == budget), None)
     if slowdown is None:
@@ -156,7 +156,7 @@ def _up(budget_bytes: int) -> str:
 
 
 def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
-    """Write the command again, for another budget."""
+    """Write the command of `planner optimize` for another budget."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     options = _typed_options(plan)
     if not _runs_here(target_named(plan.device)):
@@ -182,7 +182,11 @@ def _size(size_bytes: int | None) -> str | None:
 
 
 def _typed_options(plan: Plan, *, but: str = "") -> str:
-    """The options that say what is planned, as typed, with a space behind; `but`: a dim to leave out."""
+    """Write the options that define the plan, each followed by a space.
+
+    Args:
+        but: a dim to leave out.
+    """
     words = _typed_dims(plan, but=but)
     words += [_typed_bound(bound) for bound in plan.bounds if not bound.shown]
     if plan.micro is not None:
@@ -205,7 +209,7 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
 
 
 def _typed_dims(plan: Plan, *, but: str = "") -> list[str]:
-    """The options that give the dims of the whole step their sizes, as typed; `but`: one to leave out."""
+    """List the options for the dims of the whole step, without the dim `but`."""
     dims = dict(plan.dims)
     if plan.micro is not None:
         dims[plan.micro.dim] = plan.micro.batch
@@ -213,13 +217,13 @@ def _typed_dims(plan: Plan, *, but: str = "") -> list[str]:
 
 
 def _unsaid_swap(plan: Plan) -> str:
-    """Look up what `--swap` is where it is left out."""
+    """Return the default of `--swap` for a plan."""
     hardware = plan.hardware or HOST_PROFILE
     return meant(device=plan.device, hardware=hardware, swap=None, resident=None).swap
 
 
 def _runs_here(target: Target) -> bool:
-    """Tell whether models can be run on the target, as far as what is installed says."""
+    """Tell whether models can run on the target, judging by the installed packages."""
     from planner.targets.backend import backend_of
 
     return not target.own_memory or backend_of(target).is_installed()

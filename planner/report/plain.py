@@ -7,13 +7,13 @@ import shlex
 
 
 def printable(value: object) -> str:
-    """`value` on one line, with control characters (escape sequences too) made visible."""
+    """Return `value` on one line, with control characters (escape sequences too) made visible."""
     text = str(value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shortened(text: str, *, at_most: int = 80) -> str:
-    """`text` with its middle left out where it is longer than `at_most` characters."""
+    """Return `text`, without its middle where it is longer than `at_most` characters."""
     if len(text) <= at_most:
         return text
     half = (at_most - 1) // 2
@@ -21,7 +21,7 @@ def shortened(text: str, *, at_most: int = 80) -> str:
 
 
 def nearby(path: object) -> str:
-    """`path` as seen from the working folder where it lies below it; as it is elsewhere."""
+    """Return `path` relative to the working folder where it lies below it, unchanged elsewhere."""
     text = str(path)
     if not os.path.isabs(text):
         return text
@@ -34,7 +34,7 @@ def nearby(path: object) -> str:
 
 
 def nearby_command(command: str) -> str:
-    """A command to type, with its files as `nearby` has them."""
+    """Return a command to type, with its files relative to the working folder (`nearby`)."""
     words = shlex.split(command)
     found = [nearby(word) for word in words]
     return command if found == words else shlex.join(found)

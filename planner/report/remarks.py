@@ -1,8 +1,8 @@
-"""Which remarks a reader must see beside the result, and which only say how it was come by.
+"""Tell remarks that a reader must see from those that only describe how a result was obtained.
 
-Assumptions of a plan and notes of a verification are sentences. Those that are known to change nothing
-of what a reader may conclude are left to `--verbose`, the page and `--json`; every other one is shown,
-a sentence that nobody has thought of yet among them.
+Assumptions of a plan and notes of a verification are sentences. Sentences that are known to change no
+conclusion appear only with `--verbose`, on the page and in `--json`. Every other sentence is shown,
+unknown ones included.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ROUTINE = (
     r"steps were not timed: the device is software",
     r"of what is stored in \w+, [\d,]+ tensors, the largest magnitude seen is ",
 )
-"""How sentences begin that change nothing; `(?!...)`: unless it goes on like this."""
+"""Patterns of the beginnings of sentences that change no conclusion."""
 
 _ROUTINE = re.compile("|".join(f"(?:{beginning})" for beginning in ROUTINE), re.DOTALL)
 
 
 def that_matter(remarks: Sequence[str]) -> list[str]:
-    """Those of `remarks` that change what a reader may conclude, each once, in their order."""
+    """Return the remarks that may change a reader's conclusions, each once, in their order."""
     return [text for text in dict.fromkeys(remarks) if not _ROUTINE.match(text)]

@@ -1,4 +1,4 @@
-"""The session options under which the predictions for "recommended" hold, as code to copy."""
+"""Code to copy: the session options under which the predictions for "recommended" hold."""
 
 from __future__ import annotations
 
@@ -81,13 +81,14 @@ def session_code(
     optimized: bool = True,
     arena: Arena | None = None,
 ) -> str:
-    """Python that opens `model` (a file name) with the recommended session options.
+    """Return Python that opens `model` (a file name) with the recommended session options.
 
     Args:
         order_target: "default", or "priority" for a plan whose file order is the schedule.
-        target: where it runs; `budget_bytes` becomes the limit of a device's arena.
-        optimized: planned on the graph as ONNX Runtime's optimizers leave it.
-        arena: that the model runs in.
+        target: the target that it runs on.
+        budget_bytes: the limit of a device's arena.
+        optimized: whether it was planned on the graph as ONNX Runtime's optimizers leave it.
+        arena: the arena that the model runs in; None where there is none.
     """
     comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
     limits = '{"arena_extend_strategy": 1}'
@@ -104,25 +105,27 @@ def session_code(
 
 
 def library_code(model: str) -> str:
-    """Python that opens `model` in planner's pool, or where its copies run beside the operations."""
+    """Return Python that opens `model` in planner's pool, or with copies beside the operations."""
     return _WITH_LIBRARY.format(model=model)
 
 
 def script_line(path: str, disk: Disk | None) -> str:
-    """Python that opens a rewritten model as it was proved, to paste into a script."""
+    """Return Python that opens a rewritten model as it was proved, to paste into a script."""
     where = f", disk={disk.folder!r}" if disk else ""
     return f"session = planner.open_session({nearby(path)!r}{where})"
 
 
 def _session(model: str, module: str, providers: list[object]) -> str:
-    """The line that opens a session."""
+    """Return the line that opens a session."""
     said = f", providers={providers!r}" if providers else ""
     return f"session = {module}.InferenceSession({model!r}, options{said})"
 
 
 def _providers(target: Target, options: Mapping[str, str] | None = None) -> list[object]:
-    """What a session is to be opened with: none where the provider is a plug-in, which the session
-    options have."""
+    """Return the providers of a session.
+
+    The list is empty where the provider is a plug-in, which the session options contain.
+    """
     if target.plugin:
         return []
     first: object = (target.provider, dict(options)) if options else target.provider
@@ -130,8 +133,8 @@ def _providers(target: Target, options: Mapping[str, str] | None = None) -> list
 
 
 def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:
-    """The arena of a device in which the rewritten model ran, or the one that its plan names; None
-    where there is none."""
+    """Return the device's arena in which the rewritten model ran, else the plan's; None where there
+    is none."""
     caps = (
         verification.caps if verification is not None and target_named(plan.device).is_arena else ()
     )
@@ -142,7 +145,7 @@ def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:
 
 
 def _capped(cap_bytes: int, first_region_bytes: int) -> str:
-    """The settings of an arena, as a dict in Python."""
+    """Return the settings of an arena, as a dict in Python."""
     return (
         f'{{"max_mem": {cap_bytes}, "initial_chunk_size_bytes": {first_region_bytes}, '
         '"max_dead_bytes_per_chunk": 1}'
@@ -150,7 +153,8 @@ def _capped(cap_bytes: int, first_region_bytes: int) -> str:
 
 
 def step_code(micro: MicroBatches | None, plan: str) -> str:
-    """Python that makes a step of several runs in the session of `session_code`; "" where it is one.
+    """Return Python that runs a step of several runs in the session of `session_code`; "" for a
+    single run.
 
     Args:
         plan: the plan file.

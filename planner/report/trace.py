@@ -1,11 +1,11 @@
 """The plan as a trace for Perfetto or chrome://tracing, in the form of ONNX Runtime's own profile.
 
-One JSON list of events, times in microseconds (Trace Event Format; Google, 2016). As in a profile of
-ONNX Runtime, a node is a complete event ("ph": "X") of category "Node", named NAME_kernel_time, with
-`op_name`, `provider`, `node_index` and sizes as strings in its `args`, and the run is an event
-"model_run" of category "Session". What the plan knows besides is in `args` as well. Operations and
-copies each way have lanes of their own; they follow each other, unless the plan has the copies beside
-the operations. Counters have the live bytes, in total and by category, and the budget.
+The file is one JSON list of events, times in microseconds (Trace Event Format; Google, 2016). As in a
+profile of ONNX Runtime, a node is a complete event ("ph": "X") of category "Node", named
+NAME_kernel_time, with `op_name`, `provider`, `node_index` and sizes as strings in its `args`, and the
+run is an event "model_run" of category "Session". `args` has the plan's additional facts as well.
+Operations and copies each way have lanes of their own; they follow each other, unless the plan runs
+copies beside the operations. Counters show the live bytes, in total and by category, and the budget.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _DIGITS = 3  # nanoseconds
 
 
 def write_trace(result: OptimizeResult, path: Path) -> None:
-    """Write the trace of the rewritten model, one event a line."""
+    """Write the trace of the rewritten model, one event per line."""
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in trace_events(result))
     path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def trace_events(result: OptimizeResult) -> list[Event]:
-    """All events: names of the lanes, the run, nodes in order, counters."""
+    """Return all events: names of the lanes, the run, nodes in order, counters."""
     view = result.after
     starts = _starts_us(view)
     provider = result.verification.provider if result.verification else ""
@@ -55,7 +55,7 @@ def trace_events(result: OptimizeResult) -> list[Event]:
 
 
 def _starts_us(view: ModelView) -> list[float]:
-    """Start of each step and, at the end, the end of the run; rounded, so that slices meet."""
+    """Return the start of each step and, last, the end of the run; rounded, to make slices meet."""
     starts = starts_us(view)
     durations = (view.duration_us[op] for op in view.timeline.order)
     end = max((s + d for s, d in zip(starts, durations, strict=True)), default=0.0)
@@ -63,7 +63,7 @@ def _starts_us(view: ModelView) -> list[float]:
 
 
 def _end_us(view: ModelView, starts: list[float], step: int) -> float:
-    """The next step's start, where one follows the other."""
+    """Return the end of a step: the next step's start, where steps follow each other."""
     if not view.start_us:
         return starts[step + 1]
     return starts[step] + view.duration_us[view.timeline.order[step]]
@@ -114,7 +114,7 @@ def _nodes(
 
 
 def _sizes(graph: TrainingGraph, op: Operation) -> dict[str, str]:
-    """What a profile of ONNX Runtime says of a node's inputs and outputs."""
+    """Return the sizes that a profile of ONNX Runtime has for a node's inputs and outputs."""
     inputs = [graph.tensors[t] for t in op.inputs]
     return {
         "output_size": str(sum(graph.tensors[t].bytes for t in op.outputs)),
@@ -124,7 +124,8 @@ def _sizes(graph: TrainingGraph, op: Operation) -> dict[str, str]:
 
 
 def _counters(view: ModelView, starts: list[float], budget_bytes: int) -> Iterator[Event]:
-    """Live bytes from each moment on: where several steps start at one, those of the fullest."""
+    """Yield counters of live bytes from each moment on; of several steps with one start, the fullest
+    counts."""
     line = view.timeline
     fullest: dict[float, int] = {}
     for step, start in enumerate(starts[:-1]):

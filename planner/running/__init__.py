@@ -1,1 +1,1 @@
-"""`planner run`: a script that is not changed, whose sessions get what their plans need."""
+"""`planner run`: run an unchanged script whose sessions get what their plans need."""

@@ -1,4 +1,4 @@
-"""Open one model by one line and run it: `python -m planner.running.alone_worker FILE`.
+"""Open one model with one call and run it: `python -m planner.running.alone_worker FILE`.
 
 FILE is the JSON that `planner.runtime.judge.alone` writes; the answer is one line of JSON on stdout.
 """
@@ -20,8 +20,8 @@ _STATUS, _PUT_BACK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def main(request_path: str) -> None:
-    """Answer `{"digests": [{name: hex}], "grown_bytes": [int], "results_bytes": int, "held_bytes": int or
-    null}`, or `{"failure": str}`."""
+    """Print `{"digests": [{name: hex}], "grown_bytes": [int], "results_bytes": int, "held_bytes": int
+    or null}`, or `{"failure": str}`."""
     end_with_parent()
     path = Path(request_path)
     try:
@@ -47,7 +47,7 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     for _ in range(request["runs"]):
         results = session.run(
             None, inputs
-        )  # what the run before gave is kept meanwhile, as in a loop
+        )  # the previous run's results are still held, as in a training loop
         answer["grown_bytes"].append(max(0, _bytes("VmHWM") - before))
         arrays = [np.asarray(array) for array in results]
         answer["results_bytes"] = sum(array.nbytes for array in arrays)
@@ -60,7 +60,7 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _options(path: str) -> Any:
-    """The default options, with the library that the file needs."""
+    """Return default options, with the library that the file needs."""
     import onnxruntime
 
     from planner.runtime.swapping import register_for
@@ -71,16 +71,16 @@ def _options(path: str) -> Any:
 
 
 def _put_back() -> int:
-    """Have the high-water mark begin anew; what is resident now, in bytes."""
+    """Reset the high-water mark of memory, and return the resident bytes."""
     try:
         _PUT_BACK.write_text("5")
     except OSError:
-        return _bytes("VmHWM")  # growth beyond what creation took
+        return _bytes("VmHWM")  # without a reset, only growth above the session's creation counts
     return _bytes("VmRSS")
 
 
 def _bytes(key: str) -> int:
-    """A figure of the process; 0 where the system has none."""
+    """Return a memory figure of this process in bytes; 0 where the system has none."""
     if not _STATUS.exists():
         return 0
     for line in _STATUS.read_text().splitlines():

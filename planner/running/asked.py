@@ -1,7 +1,7 @@
-"""A session as a script asks for it, and what a file needs besides: what agrees, what does not.
+"""Merge the session that a script asks for with the needs of its file, and report contradictions.
 
-Options and providers that the script gives stay. An option that stands at ONNX Runtime's default counts
-as not given: the two cannot be told apart.
+Options and providers that the script gives stay. An option at ONNX Runtime's default counts as not
+given: the two cannot be told apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 _IDLE = "AzureExecutionProvider"
-"""Comes first in what stock ONNX Runtime has, and runs calls of a remote service alone."""
+"""A provider that comes first in stock ONNX Runtime's list, and only calls a remote service."""
 
 _DEVICES = {t.provider: t.name for t in TARGETS.values() if t.own_memory}
 
@@ -32,11 +32,11 @@ class Asked:
 
     Attributes:
         model: a path, or the serialized model.
-        options: of the session; None for ONNX Runtime's own.
+        options: the session's options; None for ONNX Runtime's own.
         providers, provider_options: as `InferenceSession` takes them.
-        module_device: of a training module, which takes no providers; "" for a session.
-        has_arena: the script has registered an arena, and its options say so.
-        is_capped: its outputs lie in an arena on the CPU, which has room for those of one step.
+        module_device: the device of a training module, which takes no providers; "" for a session.
+        has_arena: whether the script has registered an arena that its options use.
+        is_capped: whether its outputs lie in a CPU arena with room for those of one step alone.
     """
 
     model: Any
@@ -49,12 +49,14 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """The model's, for messages."""
+        """The model's name, for messages."""
         return "a model given as bytes" if isinstance(self.model, bytes) else str(self.model)
 
     def pairs(self) -> list[tuple[str, dict[str, Any]]]:
-        """Providers with their options, in order; empty where the script gives none, or what ONNX
-        Runtime will refuse."""
+        """Return the providers with their options, in order.
+
+        The list is empty where the script names none, or where ONNX Runtime will refuse them.
+        """
         try:
             found = [
                 (p, {}) if isinstance(p, str) else (p[0], dict(p[1])) for p in self.providers or ()
@@ -66,17 +68,17 @@ class Asked:
         return found
 
     def first(self) -> str:
-        """The provider that nodes are offered to first."""
+        """Return the provider that nodes are offered to first."""
         return next((name for name, _ in self.pairs() if name != _IDLE), HOST.provider)
 
     @property
     def has_devices(self) -> bool:
-        """Whether its options name devices; which, they do not tell."""
+        """Whether the session's options name devices; they do not tell which."""
         has: Callable[[], bool] | None = getattr(self.options, "has_providers", None)
         return has is not None and has()
 
     def device(self) -> str | None:
-        """The device that it opens on, of `planner.targets`; None where its options alone know."""
+        """Return the device of `planner.targets` that it opens on; None where only its options know."""
         if self.module_device:
             return self.module_device
         if self.providers:
@@ -86,17 +88,17 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What a session is opened with.
+    """The arguments that a session is opened with.
 
     Attributes:
-        asked: with the file's providers, where the script gives none.
-        on_target: it opens on what the file was written for.
-        adds_plugin: that is a plug-in, which belongs into the session's options.
-        settings: to be set on the options.
-        arena: to be registered.
-        pool: the one that serves it.
-        said: what was set, for the reader.
-        against: what the script gives against what the file needs.
+        asked: the script's request, with the file's providers where it names none.
+        on_target: whether it opens on the target that the file was written for.
+        adds_plugin: whether the target's provider is a plug-in, which is added to the session's options.
+        settings: settings to put on the options.
+        arena: the arena to register.
+        pool: the pool that serves the session.
+        said: the values that were set, for the reader.
+        against: contradictions between the script and the file's needs, for the reader.
     """
 
     asked: Asked
@@ -110,7 +112,7 @@ class Merged:
 
 
 def merged(asked: Asked, needs: Needs) -> Merged:
-    """A session of a file of planner's, with what the script leaves open as the file needs it."""
+    """Complete a script's request with the needs of its file."""
     found = _on_module(asked, needs) if asked.module_device else _with_providers(asked, needs)
     settings: list[Setting] = []
     said, against = [*found.said], [*found.against]
@@ -147,8 +149,11 @@ def merged(asked: Asked, needs: Needs) -> Merged:
 
 
 def _pool(found: Merged, needs: Needs) -> Pool | None:
-    """The pool that serves the session; None where it has another device, an arena of the script's own,
-    or is one of a training module's, which would all lie in the one pool."""
+    """Return the pool that serves the session; None where it gets none.
+
+    A session on another device, one with an arena of the script's own, and those of a training
+    module, which would all share one pool, get none.
+    """
     asked = found.asked
     if not found.on_target or asked.has_arena or asked.module_device or needs.target.own_memory:
         return None
@@ -156,9 +161,9 @@ def _pool(found: Merged, needs: Needs) -> Pool | None:
 
 
 def _arena(found: Merged, needs: Needs) -> tuple[Arena | None, str]:
-    """The arena to register, or what keeps the file's from being used.
+    """Return (the arena to register, why the file's arena cannot be used).
 
-    A training module's sessions would all lie in the one arena, the optimizer's and the evaluation's too.
+    A training module gets none: its sessions, the optimizer's and the evaluation's too, would share it.
     """
     options = found.asked.options
     if needs.arena is None or not found.on_target or found.asked.module_device:
@@ -176,7 +181,7 @@ def _arena(found: Merged, needs: Needs) -> tuple[Arena | None, str]:
 
 
 def _on_module(asked: Asked, needs: Needs) -> Merged:
-    """A training module runs on the device that it names."""
+    """Merge for a training module, which runs on the device that it names."""
     if needs.target.name in (asked.module_device, ANY.name):
         return Merged(asked=asked)
     return Merged(asked=asked, on_target=False, against=(_elsewhere(needs, asked.module_device),))
@@ -197,13 +202,13 @@ def _with_providers(asked: Asked, needs: Needs) -> Merged:
 
 
 def _by_the_file(asked: Asked, needs: Needs) -> Merged:
-    """The script names no provider: the file does."""
+    """Merge where the script names no provider: the file's provider is used."""
     target = needs.target
     if target.is_host:
         return Merged(asked=replace(asked, providers=[HOST.provider]))
     if target.everywhere:
         return Merged(asked=asked)
-    if target.plugin and asked.options is not None:  # which would keep it for good
+    if target.plugin and asked.options is not None:  # the options would keep the plug-in for good
         where = "what the script's options name, the CPU"
         return Merged(asked=asked, on_target=False, against=(_elsewhere(needs, where),))
     try:
@@ -219,7 +224,7 @@ def _by_the_file(asked: Asked, needs: Needs) -> Merged:
 
 
 def _with_options(asked: Asked, needs: Needs) -> Merged:
-    """The script names the file's provider: its options stay, the file's are added."""
+    """Merge where the script names the file's provider: keep its options and add the file's."""
     target, pairs = needs.target, asked.pairs()
     given = dict(pairs).get(target.provider)
     if given is None:  # ONNX Runtime adds the CPU itself, and refuses what it cannot read
@@ -252,5 +257,6 @@ def _listed(options: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """`GraphOptimizationLevel.ORT_ENABLE_ALL` -> `ORT_ENABLE_ALL`."""
+    """Return the name of an enum's value: `GraphOptimizationLevel.ORT_ENABLE_ALL` ->
+    `ORT_ENABLE_ALL`."""
     return str(value).rpartition(".")[2]

@@ -1,4 +1,5 @@
-"""ONNX Runtime's classes as a script under `planner run` finds them: theirs, opened by an `Opener`."""
+"""ONNX Runtime's classes as a script under `planner run` sees them: subclasses that open by an
+`Opener`."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 
 def take_over(opener: Opener) -> None:
-    """Have every session and training module that this process makes from now on opened by `opener`;
-    those of planner's own functions aside, which measure what options do."""
+    """Make `opener` open every session and training module that this process creates from now on.
+
+    Sessions that planner's own functions create, to measure what options do, are left alone.
+    """
     on_import(
         {
             "onnxruntime.capi.onnxruntime_inference_collection": _replacing(
@@ -43,15 +46,18 @@ def open_session(
     pool: str | None = None,
     disk: Path | str | None = None,
 ) -> ort.InferenceSession:
-    """An `onnxruntime.InferenceSession` of a file that planner wrote, with all that it needs: level,
-    order, providers, neither memory pattern nor reuse, and a pool or an arena of what one step takes.
-    Results are copied out of it, so that it keeps to that whatever the caller keeps.
+    """Open an `onnxruntime.InferenceSession` of a file that planner wrote, with all that the file
+    needs.
+
+    It sets the optimization level, the execution order and the providers, switches memory pattern and
+    reuse off, and adds a pool or an arena of the bytes that one step takes. Results are copied out of
+    it: the session stays within these bytes whatever the caller keeps.
 
     Args:
-        model: a path, or the serialized model. A model of somebody else's is opened as it is.
-        sess_options, providers, provider_options: as ONNX Runtime's session takes them. They stay; what
-            contradicts the file is said on stderr.
-        pool: "24GB": planner's pool of exactly so many bytes in place of the file's (`planner.native`).
+        model: a path, or the serialized model. A model that planner did not write is opened as it is.
+        sess_options, providers, provider_options: as ONNX Runtime's session takes them. They stay;
+            contradictions with the file are reported on stderr.
+        pool: "24GB": a pool of exactly that many bytes in place of the file's (`planner.native`).
         disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
             `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`.
 
@@ -74,7 +80,7 @@ def open_session(
 
 
 def _replacing(name: str, made: Callable[[Any], type]) -> Callable[[ModuleType], None]:
-    """Replace a class of a module, by one that looks the same."""
+    """Return a change that replaces a module's class by one that looks the same."""
 
     def change(module: ModuleType) -> None:
         theirs = getattr(module, name)
@@ -87,7 +93,8 @@ def _replacing(name: str, made: Callable[[Any], type]) -> Callable[[ModuleType],
 
 
 def _session(theirs: Any, opener: Opener, is_theirs: Callable[[], bool] = lambda: False) -> type:
-    """ONNX Runtime's class, opened by `opener`, unless `is_theirs` says that a session is another's."""
+    """Return a subclass of ONNX Runtime's session that `opener` opens, unless `is_theirs` returns
+    True."""
 
     class InferenceSession(theirs):
         def __init__(
@@ -117,12 +124,13 @@ def _session(theirs: Any, opener: Opener, is_theirs: Callable[[], bool] = lambda
                 self._planner_capped = made.is_capped
 
         def run(self, *arguments: Any, **options: Any) -> Any:
-            """Run; outputs are the caller's to keep, and leave an arena that is as large as one step."""
+            """Run the model; copy outputs out of an arena that is as large as one step, for the
+            caller to keep."""
             found = super().run(*arguments, **options)
             return [_owned(value) for value in found] if self._planner_capped else found
 
         def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-            """Make the session again."""
+            """Create the session again with other providers."""
             if self._planner_asked is None:
                 super().set_providers(providers, provider_options)
                 return
@@ -157,11 +165,11 @@ def _module(theirs: Any, opener: Opener) -> type:
 
 
 def _owned(value: Any) -> Any:
-    """An array in memory of its own, rather than in the session's."""
+    """Return a copy of an array, in memory outside the session's."""
     return value.copy() if hasattr(value, "__array__") else value
 
 
 def _is_planners() -> bool:
-    """Whether what calls the session's class is planner's own code."""
+    """Tell whether planner's own code creates the session."""
     frame = sys._getframe(2)
     return str(frame.f_globals.get("__name__", "")).startswith("planner.")

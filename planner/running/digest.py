@@ -1,4 +1,4 @@
-"""What tells one result of a run from another."""
+"""Digests of a run's results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 def digest_of(array: npt.NDArray[Any]) -> str:
-    """Of an array's type, shape and bits; of its texts, where it has strings."""
+    """Return a digest of an array's type, shape and bits; of its texts, where it has strings."""
     array = np.ascontiguousarray(array)
     found = hashlib.blake2b(f"{array.dtype} {array.shape}".encode(), digest_size=16)
     if array.dtype.kind == "O":

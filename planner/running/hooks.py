@@ -1,5 +1,8 @@
-"""Change a module as soon as it is imported, and not before: a script decides when that is, and what it
-sets first (environment variables, stand-ins in `sys.modules`)."""
+"""Change a module as soon as it is imported, and not before.
+
+The script decides when it imports the module, and what it sets first (environment variables,
+stand-ins in `sys.modules`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ Change = Callable[[ModuleType], None]
 
 
 def on_import(changes: Mapping[str, Change]) -> None:
-    """Call each change with the module of its name, once that is imported; at once where it is."""
+    """Call each change with the module of its name once that is imported; at once where it already
+    is."""
     for name, change in changes.items():
         if name in sys.modules:
             change(sys.modules[name])
@@ -29,7 +33,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the other finders say, its loader followed by the change."""
+        """Return the spec of the other finders, with a loader that makes the change after loading."""
         if name not in self._changes:
             return None
         for finder in sys.meta_path:

@@ -1,4 +1,4 @@
-"""Plans that `planner run` makes once, kept for the next start under all that they depend on."""
+"""Plans that `planner run` makes once and keeps, under a key of all that they depend on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from planner.running.outcome import Job, Outcome, Status
 from planner.targets import TARGETS
 
 _LASTING = (ModelError.exit_code, InfeasibleBudgetError.exit_code)
-"""Refusals that come out the same the next time."""
+"""Exit codes of refusals that would be the same the next time."""
 
 _MOST_KEPT = 32
 _OUTCOME = "outcome.json"
@@ -32,14 +32,14 @@ _ROOT = Path(__file__).parents[2]
 
 
 def planned(job: Job, on_start: Callable[[], None]) -> Outcome:
-    """The plan of a job, kept from an earlier start or made now, by one process at a time.
+    """Return the plan of a job: kept from an earlier start, or made now by one process at a time.
 
     Args:
-        job: its folder is set here.
-        on_start: called where it is made now, before that.
+        job: the job; this function sets its folder.
+        on_start: called before a plan is made.
 
     Raises:
-        UsageError: the model cannot be read, or nothing can be kept.
+        UsageError: the model cannot be read, or the cache folder cannot be used.
     """
     runs = cache_folder() / "runs"
     runs.mkdir(mode=0o700, exist_ok=True)
@@ -61,7 +61,7 @@ def planned(job: Job, on_start: Callable[[], None]) -> Outcome:
 
 
 def _key(job: Job) -> str:
-    """What a plan depends on, as a digest."""
+    """Return a digest of all that a plan depends on."""
     return times_key(
         {
             **asdict(job),
@@ -84,7 +84,7 @@ def _digest(path: str) -> str:
 
 
 def _runtimes() -> list[str]:
-    """The installed builds of ONNX Runtime, whose optimizers plans depend on."""
+    """Return the installed builds of ONNX Runtime, whose optimizers plans depend on."""
     found: list[str] = []
     for name in (
         "onnxruntime",
@@ -99,7 +99,8 @@ def _runtimes() -> list[str]:
 
 
 def _kept(folder: Path, job: Job) -> Outcome | None:
-    """What was kept; None where there is nothing that can be read and holds for this very model."""
+    """Return the kept outcome; None where there is none that can be read and that holds for this very
+    model."""
     path = folder / _OUTCOME
     if not path.exists():
         return None
@@ -112,7 +113,7 @@ def _kept(folder: Path, job: Job) -> Outcome | None:
 
 
 def _made(job: Job) -> Outcome:
-    """A plan, made by a process of its own."""
+    """Plan in a separate process, and return the outcome."""
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
     done = run_child(
         [sys.executable, "-P", "-m", "planner.running.planning", json.dumps(asdict(job))],
@@ -127,7 +128,7 @@ def _made(job: Job) -> Outcome:
 
 
 def _forget_old(runs: Path) -> None:
-    """Remove what was used least lately."""
+    """Remove the plans that were used least recently."""
     found = sorted(runs.glob(f"*/{_OUTCOME}"), key=lambda p: p.stat().st_mtime)
     for outcome in found[:-_MOST_KEPT]:
         shutil.rmtree(outcome.parent, ignore_errors=True)
@@ -135,7 +136,7 @@ def _forget_old(runs: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time, where the system has such locks: several may start on one model."""
+    """Hold a lock, where the system has such locks: several processes may start on one model."""
     try:
         import fcntl
     except ImportError:

@@ -1,4 +1,4 @@
-"""What `planner run` does to a script's sessions: the file that each opens, and with which options."""
+"""Open the sessions of a script under `planner run`: choose each one's file and options."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _USES_ARENA = Setting(name=USES_ARENA, needed="1", default="0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line asks for.
+    """The options of `planner run`.
 
     Attributes:
-        budget: for models that planner has not written; None leaves these alone.
+        budget: the budget for models that planner has not written; None leaves these alone.
         plans: plan files, by the digest of the model that each belongs to.
-        device: which these are planned for; None for the one that a session opens on.
-        dims: sizes of their open dims.
-        verify: their plans are verified.
-        time_limit_s: of the search for a plan.
-        strict: what cannot be had is an error, and not a line.
-        explain: say what was done to each session.
-        pool: size of the pool that serves sessions of planner's files, in place of their own.
-        disk: the folder for swaps of files that were planned for a disk; plans that are made swap there.
+        device: the device to plan for; None for the one that a session opens on.
+        dims: sizes of the models' open dims.
+        verify: whether plans are verified.
+        time_limit_s: time limit of the search for a plan, in seconds.
+        strict: whether an unmet need is an error rather than a line on stderr.
+        explain: whether to print what was done to each session.
+        pool: size of the pool for sessions of planner's files, in place of their own.
+        disk: the folder for swaps of files that were planned for a disk; new plans swap there too.
     """
 
     budget: str | None = None
@@ -64,28 +64,28 @@ class Wanted:
 
 
 class Opener:
-    """Opens sessions, one after another: the options are the script's own object, which is changed while
-    its session is made and no longer, and an arena is registered for the whole process.
+    """Opens sessions, one at a time.
+
+    The script's own options object is changed only while its session is created, and an arena is
+    registered for the whole process.
 
     Args:
-        wanted: what the command line asks for.
+        wanted: the options of `planner run`.
         say: prints a line.
     """
 
     def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
         self._wanted, self._say = wanted, say
         self._lock = threading.RLock()
-        self._ours: WeakSet[Any] = (
-            WeakSet()
-        )  # options that say of an arena of ours that they use it
+        self._ours: WeakSet[Any] = WeakSet()  # options that use an arena of planner's
 
     @contextmanager
     def opening(self, asked: Asked) -> Iterator[Asked]:
-        """What to make the session of, within the block.
+        """Yield the arguments from which to create the session within the block.
 
         Raises:
             UsageError: the file was planned for another kind of processor, or has metadata that planner
-                does not write; with `strict`, something cannot be had.
+                does not write; with `strict`, a need is not met.
         """
         with self._lock:
             planned = self._planned(self._with_arena(asked))
@@ -116,7 +116,7 @@ class Opener:
 
     @contextmanager
     def _set(self, found: Merged, needs: Needs) -> Iterator[Asked]:
-        """The session's options, as they should be while it is made."""
+        """Set the session's options while it is created, and restore them afterwards."""
         import onnxruntime as ort
 
         given = found.asked.options
@@ -134,18 +134,20 @@ class Opener:
                 is_capped=(capped or pooled) and not needs.target.own_memory,
             )
         finally:
-            # a module makes its optimizer's session of them later
+            # a training module creates its optimizer's session from them later
             if given is not None or found.asked.module_device:
                 for setting in found.settings:
                     setting.put(options, setting.default)
-                if pooled:  # the library set it
+                if pooled:  # the library set the entry
                     _put_back(options)
                 elif found.arena is not None:
                     self._ours.add(options)
 
     def _load_library(self, options: Any, found: Merged, needs: Needs) -> bool:
-        """Have the session load planner's library, where the file needs it or has a pool; whether the
-        pool serves it."""
+        """Make the session load planner's library where the file needs it or has a pool.
+
+        Return whether the pool serves the session.
+        """
         if found.pool is not None:
             put_pool(options, found.pool, needs.target)
         if needs.disk_bytes is not None and found.on_target:
@@ -165,10 +167,10 @@ class Opener:
         return found.pool is not None
 
     def _with_arena(self, asked: Asked) -> Asked:
-        """The session, which knows whether the script has an arena of its own.
+        """Note whether the script has an arena of its own.
 
-        ONNX Runtime takes no entry back: what is ours on the script's options is overwritten where they
-        are used again.
+        ONNX Runtime cannot remove an entry: planner's entry on the script's options is overwritten where
+        they are used again.
         """
         options = asked.options
         if options is None or _USES_ARENA.of(options) != "1":
@@ -180,7 +182,7 @@ class Opener:
         return asked
 
     def _register(self, options: Any, found: Merged, needs: Needs) -> bool:
-        """Register the file's arena; whether it could be."""
+        """Register the file's arena, and return whether that succeeded."""
         assert found.arena is not None
         try:
             register(options, found.arena, needs.target)
@@ -200,7 +202,7 @@ class Opener:
             )
 
     def _planned(self, asked: Asked) -> Asked:
-        """The session, of the rewritten model where there is a plan, or a budget for one."""
+        """Return the session, of the rewritten model where a plan or a budget exists for it."""
         plan = self._plan_file(asked.model)
         wants = plan is not None or self._wanted.budget is not None
         if not wants or not _is_original(asked.model):
@@ -222,7 +224,7 @@ class Opener:
         return replace(asked, model=outcome.model) if outcome.status is Status.PLANNED else asked
 
     def _plan_file(self, model: Any) -> Path | None:
-        """The plan file that belongs to a model; None where none does."""
+        """Return the plan file that belongs to a model; None where there is none."""
         plans = self._wanted.plans
         if not plans:
             return None
@@ -233,7 +235,7 @@ class Opener:
         return plans.get(hashlib.sha256(data).hexdigest())
 
     def _outcome(self, asked: Asked, device: str, plan: Path | None) -> Outcome:
-        """What planning a session's model comes to, now or in an earlier start."""
+        """Plan a session's model, now or in an earlier start, and return the outcome."""
         from planner.running.kept import planned
 
         wanted, options = self._wanted, asked.options
@@ -284,7 +286,7 @@ class Opener:
             self._say(line)
 
     def _object(self, line: str) -> None:
-        """Say what is not as it should be.
+        """Report an unmet need.
 
         Raises:
             UsageError: with `strict`, instead.
@@ -296,8 +298,11 @@ class Opener:
 
 @contextmanager
 def _unsaid() -> Iterator[None]:
-    """What ONNX Runtime writes on stderr meanwhile is not seen: it warns of each entry that is
-    overwritten, and an entry of the script's options cannot be changed otherwise."""
+    """Hide ONNX Runtime's messages on stderr until the block ends.
+
+    It warns of each entry that is overwritten, and an entry of the script's options cannot be changed
+    otherwise.
+    """
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -310,7 +315,7 @@ def _unsaid() -> Iterator[None]:
 
 
 def _put_back(options: Any) -> None:
-    """Have later sessions with the script's options use arenas of their own."""
+    """Make later sessions with the script's options use arenas of their own."""
     with _unsaid():
         _USES_ARENA.put(options, _USES_ARENA.default)
 
@@ -321,7 +326,7 @@ def _plan_of(needs: Needs) -> str:
 
 
 def _metadata(model: Any) -> Mapping[str, str] | None:
-    """None where it is no model: ONNX Runtime says so."""
+    """Return a model's metadata; None where it is no model, which ONNX Runtime reports."""
     try:
         return metadata_of(model if isinstance(model, bytes) else Path(model))
     except (UsageError, TypeError):
@@ -329,16 +334,16 @@ def _metadata(model: Any) -> Mapping[str, str] | None:
 
 
 def is_by_planner(model: Any) -> bool:
-    """Whether planner wrote a model, by its metadata."""
+    """Tell by its metadata whether planner wrote a model."""
     return TARGET_KEY in (_metadata(model) or {})
 
 
 def _is_original(model: Any) -> bool:
-    """Whether it is a model, and none of planner's."""
+    """Tell whether it is a model that planner did not write."""
     found = _metadata(model)
     return found is not None and TARGET_KEY not in found
 
 
 def _is(options: Any, name: str, value: str) -> bool:
-    """Whether an option of the script's has a value of that name."""
+    """Tell whether an option of the script has the value of that name."""
     return options is not None and str(getattr(options, name)).endswith(f".{value}")

@@ -1,4 +1,4 @@
-"""What `planner run` asks of the process that plans, and what that came to."""
+"""The job that `planner run` gives to the process that plans, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A model to be planned.
+    """A model to plan.
 
     Attributes:
-        model: its path.
-        folder: for the files that are made.
+        model: the model's path.
+        folder: the folder for the files that are made.
         budget, dims, device, order, ort_optimize, time_limit_s, verify: as for `planner.optimize`.
         disk: as for `planner.optimize`; "" for none.
-        plan: a plan file to be applied, which says all of these but the last two; "" for none.
+        plan: a plan file to apply, which takes the place of all of these but the last two; "" for none.
     """
 
     model: str
@@ -34,7 +34,7 @@ class Job:
 
 
 class Status(StrEnum):
-    """What became of a model."""
+    """The result of planning a model."""
 
     PLANNED = "planned"
     UNCHANGED = "unchanged"  # it is within the budget as it is
@@ -43,14 +43,14 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What planning came to.
+    """The outcome of planning.
 
     Attributes:
         model: the rewritten file.
-        reason: why the model could not be planned; code: the exit code of that error.
+        reason: why the model could not be planned; code: that error's exit code.
         budget_bytes, before_bytes, after_bytes: the budget, and the peak without the plan and with it.
         data: size and time of change (ns) of each file that holds tensors of the original.
-        is_kept: it was found, and not made now.
+        is_kept: whether it comes from an earlier start.
     """
 
     status: Status
@@ -64,8 +64,10 @@ class Outcome:
     is_kept: bool = False
 
     def holds_for(self, model: str) -> bool:
-        """Whether all that it names is there and as it was, and belongs to the file `model`: tensors in
-        files beside it are those of its own folder."""
+        """Tell whether all its files are unchanged and belong to the file `model`.
+
+        Tensors in files beside the model are those of its own folder.
+        """
         if self.data and os.path.dirname(self.model) != os.path.dirname(os.path.realpath(model)):
             return False
         there = self.status is not Status.PLANNED or os.path.isfile(self.model)
@@ -73,7 +75,7 @@ class Outcome:
 
 
 def stamps(files: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Size and time of change of each file; zeros where it is gone."""
+    """Return the size and the time of change (ns) of each file; zeros where it is gone."""
     found: dict[str, tuple[int, int]] = {}
     for file in files:
         try:

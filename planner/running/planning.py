@@ -1,7 +1,8 @@
-"""Plan one model for `planner run`, in a process of its own: the script's neither holds what planning
-takes nor has its modules in it.
+"""Plan one model for `planner run` in a separate process: the script's own stays free of planning's
+memory and modules.
 
-`python -m planner.running.planning JOB`: the job is JSON on the command line, the outcome JSON on stdout.
+`python -m planner.running.planning JOB`: the job is JSON on the command line, the outcome JSON on
+stdout.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from planner.units import format_both
 
 
 def main(text: str) -> None:
-    """Plan, and print the outcome."""
+    """Plan the job's model, and print the outcome."""
     end_with_parent()
     job = Job(**json.loads(text))
     try:
@@ -32,10 +33,10 @@ def main(text: str) -> None:
 
 
 def planned(job: Job) -> Outcome:
-    """The outcome of a job whose model could be planned.
+    """Return the outcome of a job whose model can be planned.
 
     Raises:
-        PlannerError: it could not be, or ONNX Runtime does not confirm what was written.
+        PlannerError: the model cannot be planned, or ONNX Runtime does not confirm the written model.
     """
     model = Path(os.path.realpath(job.model))
     data = _external_data(model)
@@ -55,7 +56,7 @@ def planned(job: Job) -> Outcome:
 
 
 def _applied(job: Job, model: Path, output: Path) -> Plan:
-    """The plan of a plan file, as it holds here."""
+    """Apply a plan file to the model, and return the plan as it holds here."""
     from planner.pipeline.answer.applying import applied
     from planner.pipeline.prepare.prepared import silent
     from planner.pipeline.record.assemble import read_plan
@@ -73,7 +74,7 @@ def _applied(job: Job, model: Path, output: Path) -> Plan:
 
 
 def _made(job: Job, model: Path, output: Path) -> Plan:
-    """A plan for the job's budget."""
+    """Make a plan for the job's budget."""
     from planner import api
 
     result = api.optimize(
@@ -98,13 +99,13 @@ def _made(job: Job, model: Path, output: Path) -> Plan:
 
 
 def _external_data(model: Path) -> list[str]:
-    """The files that hold tensors of a model."""
+    """Return the files that hold tensors of a model."""
     import onnx_ir as ir
 
     try:
         values = ir.load(model).graph.initializers.values()
     except Exception:
-        return []  # `optimize` says what is wrong with it
+        return []  # `optimize` reports the fault
     tensors = (value.const_value for value in values)
     return sorted({os.path.realpath(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)})
 

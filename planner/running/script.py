@@ -18,8 +18,8 @@ class Script:
 
     Attributes:
         name: a file, a folder or archive with `__main__.py`, or a module's name.
-        arguments: what the script finds behind its own name in `sys.argv`.
-        is_module: `name` is a module's, as behind `python -m`.
+        arguments: the script's arguments, after its name in `sys.argv`.
+        is_module: whether `name` is a module's, as after `python -m`.
     """
 
     name: str
@@ -27,12 +27,10 @@ class Script:
     is_module: bool = False
 
     def run(self) -> None:
-        """Run it to its end; what it raises, SystemExit too, goes on to the caller."""
+        """Run it to its end; its exceptions, SystemExit too, reach the caller."""
         sys.argv = [self.name, *self.arguments]
         sys.excepthook = _show
-        main = ModuleType(
-            "__main__"
-        )  # stays when the script has ended: threads and exit handlers use it
+        main = ModuleType("__main__")  # it outlives the script: threads and exit handlers use it
         sys.modules["__main__"] = main
         if self.is_module:
             _set_path(os.getcwd())
@@ -49,19 +47,20 @@ class Script:
 
 
 def _set_path(folder: str) -> None:
-    """Have imports begin where Python begins them."""
+    """Put the folder first on the import path, where Python puts it."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
 
 
 def _run_as_main(module: str, *, alter_argv: bool) -> None:
-    """What `python -m` and `python FOLDER` call; the public functions of runpy put `__main__` back."""
+    """Run a module as `python -m` and `python FOLDER` do; runpy's public functions restore
+    `__main__`."""
     run: Callable[[str, bool], object] = runpy._run_module_as_main  # pyright: ignore
     run(module, alter_argv)
 
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print a traceback that begins behind the last frame of this file: in the script."""
+    """Print a traceback that begins in the script, after the last frame of this file."""
     found, frame = traceback, traceback
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == __file__:

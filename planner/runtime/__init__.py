@@ -1,1 +1,1 @@
-"""The model of ONNX Runtime: order and arena prediction, sessions, verification."""
+"""Running models on ONNX Runtime: predicted order and arena, sessions, timing, verification."""

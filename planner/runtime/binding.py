@@ -1,13 +1,13 @@
-"""Parameters and optimizer state that stay in place from step to step of a training loop.
+"""Bind parameters and optimizer state to buffers that stay in place between steps of a training loop.
 
     values of a name     first step     second step     third step
     one buffer           read           written         read
     the other            written        read            written
 
-A graph reads its state as inputs and writes the new one as outputs. Both buffers are allocated once: on
-the device where the session reads that input there, page-locked on the host where it reads it there and
-runs on a device, and as arrays of NumPy elsewhere. ONNX Runtime reads and writes these buffers
-themselves, so no step copies the state. A plan counts both, as the file has them.
+A graph reads its state as inputs and writes the new state as outputs. Both buffers are allocated once: on
+the device where the session reads that input there, page-locked on the host where a session on a device
+reads it there, and as NumPy arrays elsewhere. ONNX Runtime reads and writes these buffers directly,
+and no step copies the state. A plan counts both, as the file has them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 Place = Literal["device", "page-locked", "host"]
 
 UPDATED = "_new"
-"""Behind the name of an input, that of the output with its next value."""
+"""The suffix that an input's name gets to name the output with its next value."""
 
 _HOST = HOST.memory.lower()
 
@@ -48,9 +48,9 @@ def bind(
     """Keep parameters and state in place for a training loop on any session.
 
     Args:
-        session: of a file of planner's, or of any other.
-        values: first values of the inputs that are kept, by name; they are copied once, here. Other
-            inputs are fed at each step.
+        session: a session of any file, planner's or not.
+        values: first values of the kept inputs, by name; they are copied once, here. Other inputs are fed
+            at each step.
         updates: for each input, the output that has its next value; by default `NAME_new` for each NAME
             of `values` that has such an output.
         results: outputs that each step returns; by default all that are no updates. The others stay where
@@ -100,11 +100,11 @@ def bind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedKind:
-    """What an input or output is.
+    """Name, type and shape of an input or output.
 
     Attributes:
         onnx_type: ONNX's number of its element type.
-        dims: an open one is a name, or None.
+        dims: its dims; an open one is a name, or None.
     """
 
     name: str
@@ -113,10 +113,10 @@ class FeedKind:
 
     @staticmethod
     def of(item: Any) -> FeedKind:
-        """As a session tells it.
+        """Return the kind of a session's input or output.
 
         Raises:
-            UsageError: it is no tensor of numbers.
+            UsageError: `item` is no tensor of numbers.
         """
         text = item.type.removeprefix("tensor(").removesuffix(")")
         number = getattr(TensorProto, text.upper(), None)
@@ -128,14 +128,14 @@ class FeedKind:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of an array of it."""
+        """The element type of an array of this kind."""
         return np.dtype(helper.tensor_dtype_to_np_dtype(self.onnx_type))
 
     def empty(self) -> Array:
-        """An array of it.
+        """Allocate an array of this kind.
 
         Raises:
-            UsageError: it has open dims.
+            UsageError: the kind has open dims.
         """
         shape = [dim for dim in self.dims if isinstance(dim, int)]
         if len(shape) < len(self.dims):
@@ -145,10 +145,10 @@ class FeedKind:
         return np.empty(shape, self.dtype)
 
     def checked(self, value: Array) -> Array:
-        """The value as a contiguous array.
+        """Return the value as a contiguous array.
 
         Raises:
-            UsageError: it is no array of this type and shape.
+            UsageError: the value is no array of this type and shape.
         """
         array = np.asarray(value)
         if array.dtype != self.dtype:
@@ -181,8 +181,11 @@ class FeedKind:
 
 @dataclass(slots=True, kw_only=True)
 class _Buffer:
-    """Memory of one value; `owner` keeps it: an array, or a value on a device. `device` is its name and
-    number, as a binding has them."""
+    """Memory of one value.
+
+    `owner` keeps it alive: an array, or a value on a device. `device` is the device's name and
+    number, as in a binding.
+    """
 
     place: Place
     device: tuple[str, int]
@@ -191,25 +194,25 @@ class _Buffer:
 
     @property
     def pointer(self) -> int:
-        """Its address."""
+        """The address of the memory."""
         return self.owner.data_ptr() if self.place == "device" else self.owner.ctypes.data
 
     def write(self, array: Array) -> None:
-        """Give it the elements of an array of its type and shape."""
+        """Copy an array of its type and shape into it."""
         if self.place == "device":
             self.owner.update_inplace(storable(array))
         else:
             self.owner[...] = array
 
     def read(self, dtype: np.dtype[Any]) -> Array:
-        """Its elements, in memory of their own."""
+        """Return a copy of its elements."""
         found = self.owner.numpy() if self.place == "device" else self.owner.copy()
         return found.view(dtype)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Kept:
-    """An input that stays; `update` is the output with its next value, if there is one."""
+    """An input that stays in place; `update` is the output with its next value, or None."""
 
     kind: FeedKind
     update: str | None
@@ -220,8 +223,8 @@ class _Kept:
 class Bound:
     """A session whose parameters and state stay in place; `planner.bind` makes it.
 
-    Steps are made one at a time, from however many threads. After one that failed the values are those of
-    before it.
+    Steps run one at a time, whatever the number of threads. A step that fails leaves the values
+    unchanged.
     """
 
     session: ort.InferenceSession
@@ -248,21 +251,21 @@ class Bound:
 
     @property
     def places(self) -> dict[str, Place]:
-        """Where each kept input is, and each output that stays."""
+        """The place of each kept input, and of each output that stays."""
         return {name: kept.buffers[0].place for name, kept in {**self._kept, **self._stays}.items()}
 
     def step(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once; what the run updates is what the next one reads.
+        """Run one step; its updates are the next step's inputs.
 
         Args:
-            feeds: all inputs that are not kept. They are read where they are.
+            feeds: all inputs that are not kept. They are not copied.
 
         Returns:
             The results, each in memory of its own.
 
         Raises:
             UsageError: a feed is missing, is of no input, or is of another type or shape than its input.
-            ModelError: ONNX Runtime fails; the values are as they were.
+            ModelError: ONNX Runtime fails; the values are unchanged.
         """
         kept = next((name for name in feeds if name in self._kept), None)
         if kept is not None:
@@ -309,7 +312,7 @@ class Bound:
         return {n: made[n] if n in made else found[n].numpy() for n in self._results}
 
     def values(self) -> dict[str, Array]:
-        """Copies of the values that the next step reads, by the name of their inputs."""
+        """Return copies of the values that the next step reads, by the names of their inputs."""
         with self._lock:
             return {
                 name: kept.buffers[self._turn % len(kept.buffers)].read(kept.kind.dtype)
@@ -317,17 +320,17 @@ class Bound:
             }
 
     def output(self, name: str) -> Array:
-        """A copy of what the last step made of an output that is neither returned nor an update.
+        """Return a copy of an output of the last step that is neither returned nor an update.
 
         Raises:
-            UsageError: it is no such output.
+            UsageError: `name` is no such output.
         """
         _check_known([name], self._stays, "output that stays")
         with self._lock:
             return self._stays[name].buffers[0].read(self._stays[name].kind.dtype)
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Set kept inputs, as from a checkpoint; the next step reads them.
+        """Set kept inputs, as from a checkpoint, for the next step.
 
         Raises:
             UsageError: a name is not kept, or its value is of another type or shape.
@@ -359,8 +362,11 @@ _ON_HOST: _Where = ("host", (_HOST, 0))
 
 
 def _places(session: ort.InferenceSession) -> tuple[_Places, _Places]:
-    """Return where a session on a device reads each input and makes each output; an initializer that is
-    kept is read on the host. Nothing where the device's memory cannot be bound."""
+    """Return the places of a device session's inputs and outputs.
+
+    An initializer that is kept is read on the host. Both results are empty where the device's memory
+    cannot be bound.
+    """
     found = session.get_providers()
     memory = next((row.memory for row in devices() if row.memory and row.provider in found), "")
     if not memory:
@@ -381,7 +387,7 @@ def _told(items: Sequence[Any], infos: Sequence[Any], memory: str) -> _Places:
 
 
 def _buffers(array: Array, where: _Where, *, count: int) -> list[_Buffer]:
-    """So many buffers like an array; the first has its elements."""
+    """Allocate `count` buffers like an array; the first gets its elements."""
     place, device = where
     made: list[_Buffer] = []
     for i in range(count):
@@ -400,7 +406,7 @@ def _buffers(array: Array, where: _Where, *, count: int) -> list[_Buffer]:
 
 
 def _page_locked(array: Array) -> Array | None:
-    """Page-locked memory like an array; None where there is none."""
+    """Return a page-locked array like `array`; None where there is none."""
     from planner.native import is_built, page_locked
 
     memory = page_locked(array.nbytes) if is_built() and array.nbytes else None
@@ -408,5 +414,5 @@ def _page_locked(array: Array) -> Array | None:
 
 
 def storable(array: Array) -> Array:
-    """The same memory, with an element type that ONNX Runtime takes from NumPy."""
+    """Return a view of the same memory with an element type that ONNX Runtime takes from NumPy."""
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")

@@ -1,4 +1,4 @@
-"""What the installed build of ONNX Runtime can do.
+"""Capabilities of the installed build of ONNX Runtime.
 
 `onnxruntime-training` and `onnxruntime-training-cpu` (the last version is 1.19.2) share the import
 name `onnxruntime` with the stock wheels. They have the gradient kernels, run Shape and Size nodes
@@ -32,7 +32,7 @@ _INSTALL = (
 
 @functools.cache
 def is_training_build() -> bool:
-    """Whether the installed onnxruntime has gradient kernels."""
+    """Tell whether the installed onnxruntime has gradient kernels."""
     try:
         state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     except ImportError:
@@ -41,18 +41,18 @@ def is_training_build() -> bool:
 
 
 def has_pool() -> bool:
-    """Whether sessions of the installed build can have planner's pool on the CPU: that for training takes
-    no allocator of a library's."""
+    """Tell whether CPU sessions of the installed build can use planner's pool: the training build
+    cannot, since it takes no allocator from a library."""
     return not is_training_build()
 
 
 def check_build(model: ir.Model) -> None:
-    """Whether the installed build can run a training graph at all.
+    """Check that the installed build can run a training graph at all.
 
     Raises:
-        ModelError: a file with copies beside the operations; a graph of ORTModule; gradient operators
-            and no kernels for them; artifacts of another version of onnxruntime-training. By node, with
-            what to do.
+        ModelError: the file has copies beside the operations, is a graph of ORTModule, has gradient
+            operators without kernels in this build, or is an artifact of another version of
+            onnxruntime-training. The message names the node, and the remedy.
     """
     _check_original(model)
     training = [n for n in model.graph if n.op_type in TRAINING and n.domain in _DOMAINS]
@@ -87,7 +87,7 @@ def _check_original(model: ir.Model) -> None:
 
 
 def _check_version(model: ir.Model, training: list[ir.Node]) -> None:
-    """Artifacts must be such as the build that reads them makes."""
+    """Raise ModelError where another version of onnxruntime-training made the artifacts."""
     opset = model.graph.opset_imports.get("", 0)
     newer = ""
     if (model.ir_version or 0) > _MAX_IR_VERSION:
@@ -117,5 +117,5 @@ def _version() -> str:
 
 
 def why_no_copies(target: Target) -> WhyClosed | None:
-    """Why no tensor can be copied to the host and back on `target`, or None where it can."""
+    """Return why no tensor can be copied to the host and back on `target`; None where it can."""
     return WhyClosed.NO_KERNEL if target.is_host and is_training_build() else None

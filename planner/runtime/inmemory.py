@@ -1,4 +1,4 @@
-"""Models that are run from memory, for a comparison: nothing of them is written anywhere."""
+"""Models that run from memory, for a comparison: no file is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInMemory:
-    """A serialized model; `folder` is where its external data lies."""
+    """A serialized model; `folder` holds its external data."""
 
     data: bytes
     folder: Path
@@ -37,11 +37,11 @@ class ModelInMemory:
         seed: int = 0,
         time_limit_s: float | None = None,
     ) -> dict[str, Array]:
-        """Outputs of one run in a new session on the CPU, by name.
+        """Return the outputs of one run in a new session on the CPU, by name.
 
         Args:
-            seed: of the session's random numbers.
-            time_limit_s: of the run; None for as long as it takes.
+            seed: seed of the session's random numbers.
+            time_limit_s: time limit of the run, in seconds; None for none.
 
         Raises:
             ModelError: ONNX Runtime cannot load or run the model, or not in that time.

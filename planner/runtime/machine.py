@@ -1,4 +1,4 @@
-"""What the system says of the machine: whether it is busy, and what its caches hold."""
+"""Figures of the machine from the system: how busy it is, and the size of its caches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ _TASKS = Path("/proc/self/task")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 BUSY = 0.1
-"""Share of the time that threads wait for a core, from which on times are too long."""
+"""The share of time spent waiting for a core from which on measured times are too long."""
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def waited_s() -> float | None:
-    """Seconds that the threads of this process were ready and had no core, since they began; None where
-    the system does not count them (the second figure of Linux's `schedstat`)."""
+    """Return the seconds that the threads of this process waited for a core since they began.
+
+    The figure is the second one of Linux's `schedstat`; None where the system does not count.
+    """
     waited_ns, seen = 0, False
     with contextlib.suppress(OSError):
         for file in _TASKS.glob("*/schedstat"):
@@ -27,13 +29,14 @@ def waited_s() -> float | None:
 
 
 def waited_share(before_s: float | None, spent_s: float, threads: int) -> float:
-    """Share of the last `spent_s` seconds for which each of so many threads waited for a core.
+    """Return the share of the last `spent_s` seconds for which each of `threads` threads waited for a
+    core.
 
     Args:
         before_s: `waited_s` at their beginning.
 
     Returns:
-        0 where the system does not count it.
+        0 where the system does not count.
     """
     now_s = waited_s()
     if before_s is None or now_s is None or spent_s <= 0:
@@ -42,7 +45,8 @@ def waited_share(before_s: float | None, spent_s: float, threads: int) -> float:
 
 
 def last_cache_bytes() -> int:
-    """Bytes of the largest cache that a core has or shares; 0 where the system does not say."""
+    """Return the bytes of the largest cache that a core has or shares; 0 where the system does not
+    say."""
     sizes = [0]
     for file in _CACHES.glob("index*/size"):
         with contextlib.suppress(OSError, ValueError, IndexError):

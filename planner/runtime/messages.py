@@ -1,4 +1,4 @@
-"""What ONNX Runtime says when it refuses, in a line. Light: the capped process imports it."""
+"""ONNX Runtime's refusals in a line. This module imports little, since the capped process imports it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _OLDEST_OPSET = 7
 
 
 def first_line(error: BaseException) -> str:
-    """The informative first line of an ONNX Runtime error."""
+    """Return the informative first line of an ONNX Runtime error."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
 
 
 def explain(message: str) -> str:
-    """ONNX Runtime's reason, and what to do about the two usual ones."""
+    """Return ONNX Runtime's reason, with a remedy for the usual ones."""
     found = re.search(
         r"Could not find an implementation for (\S+) node with name '([^']*)'", message
     )
@@ -43,16 +43,18 @@ def explain(message: str) -> str:
 
 
 def _is_old(kernel: str) -> bool:
-    """Whether `AveragePool(1)` is of an operator set that ONNX Runtime has left behind (it keeps those
-    from 7 on: onnxruntime.ai/docs/reference/compatibility)."""
+    """Tell whether `AveragePool(1)` is of an operator set that ONNX Runtime no longer supports.
+
+    It supports those from 7 on (onnxruntime.ai/docs/reference/compatibility).
+    """
     version = re.search(r"^[A-Z]\w*\((\d+)\)$", kernel)
     return version is not None and int(version[1]) < _OLDEST_OPSET
 
 
 def explain_refusal(message: str) -> str:
-    """What a device refused in a run, and what to do about it; other messages as they are.
+    """Return a message on a device's refusal in a run, with a remedy; other messages unchanged.
 
-    The texts are those of the arena (core/framework/bfc_arena.cc), and what targets add.
+    The texts are the arena's (core/framework/bfc_arena.cc), and those of the targets.
     """
     found = re.search(
         r"Available memory of (\d+) is smaller than requested bytes of (\d+)", message

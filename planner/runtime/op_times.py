@@ -1,11 +1,12 @@
-"""How long each node of a model takes on this machine's CPU, and what a copy, a pin and a miss take.
+"""Measure the time of each node of a model on this machine's CPU, and of a copy, a pin and a cache
+miss.
 
-A profiled run shows kernel times. Whatever else runs on the machine makes some of them longer and none
-shorter, so that the least of several runs is taken, as Python's `timeit` advises. ONNX Runtime's profiler
-adds some 10 microseconds between two nodes, and nothing to a kernel's own time: the least kernel times
-of a step add up to its least time without a profile (`reports/predictions.md`). While something else
-keeps a core busy all of the runs take longer, some operations several times as long as others: that is
-seen by how long threads wait for a core, and said.
+A profiled run shows kernel times. Other work on the machine makes some of them longer and none
+shorter: the least of several runs counts, as Python's `timeit` advises. ONNX Runtime's profiler adds
+some 10 microseconds between two nodes, and nothing to a kernel's own time: the least kernel times of
+a step add up to its least time without a profile (`reports/predictions.md`). While other work keeps a
+core busy, all runs take longer, some operations several times as long as others. The time that
+threads wait for a core shows this, and it is reported.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
 _RUNS_S = 1.0
 _MIN_RUNS, _MAX_RUNS = 3, 30
 _MAX_EVENTS = 60_000
-"""A profile is a text: more events than this take longer to read than to run."""
+"""The most events of a profile, which is text: reading more would take longer than running the model."""
 _LONG_S, _LONG_RUNS = 5.0, 2
-"""A step that takes longer is run so often, once it is warm."""
+"""The seconds of a long step, and the number of its runs after the warm-up."""
 
 _BUSY_RUNS_S = 3.0
-"""On a busy machine runs go on for so long: what is beside them may end."""
+"""Seconds of runs on a busy machine: the other work may end meanwhile."""
 
 _LEAST_COPIED, _MOST_COPIED = 1 << 20, 1 << 24
 _FOR_EACH = 1 << 16
-"""What a copy of so little takes is what any copy takes."""
+"""Bytes of a small copy, whose time is the fixed cost of any copy."""
 _COPY_RUNS = 8
 
 _COLUMNS = 512
@@ -55,12 +56,12 @@ _MOST_CACHE_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTimes:
-    """What was measured.
+    """Measured times of a model's nodes.
 
     Attributes:
         kernel_us: least microseconds of each node, by name.
-        runs: how many runs that is the least of; those that warm the session up are none of them.
-        waited: share of the time for which a thread waited for a core; 0 where nobody counts it.
+        runs: number of runs over which this is the least, without warm-up runs.
+        waited: share of the time for which a thread waited for a core; 0 where it is not counted.
     """
 
     kernel_us: Mapping[str, float]
@@ -69,18 +70,18 @@ class OpTimes:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something else took so much of the machine that the times are too long."""
+        """Whether other work took so much of the machine that the times are too long."""
         return self.waited > BUSY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallTimes:
-    """What planner's own nodes take.
+    """Times of planner's own nodes.
 
     Attributes:
-        copy_out_bytes_per_s, copy_in_bytes_per_s: of a MemcpyToHost and a MemcpyFromHost, as far
-            as the step's size lets a cache hold what is copied.
-        pin_us: a node that moves no bytes, as those that pin the order are.
+        copy_out_bytes_per_s, copy_in_bytes_per_s: speed of a MemcpyToHost and a MemcpyFromHost, with
+            the copied bytes in a cache as far as the step's size allows.
+        pin_us: time of a node that moves no bytes, such as one that pins the order.
     """
 
     copy_out_bytes_per_s: float
@@ -91,13 +92,13 @@ class SmallTimes:
 def op_times(
     path: Path, feeds: Mapping[str, npt.NDArray[Any]], opening: Opening, *, nodes: int
 ) -> OpTimes:
-    """Run a model for about a second, after two runs that warm it up.
+    """Measure a model's nodes in runs of about a second, after two warm-up runs.
 
     Args:
-        nodes: of the graph that runs, about.
+        nodes: approximate number of nodes of the graph that runs.
 
     Raises:
-        ModelError: ONNX Runtime cannot load or run it, or its profile has no node in it.
+        ModelError: ONNX Runtime cannot load or run the model, or its profile has no node in it.
     """
     with temporary_folder() as folder:
         session = create_session(path, opening.options(profile_prefix=folder / "profile"))
@@ -127,16 +128,17 @@ def op_times(
 
 
 def cache_of(opening: Opening) -> Cache | None:
-    """The last cache of this machine, and what a byte takes that it does not hold: the mean of an
-    operation by element and a sum over rows, each on an input that the cache holds and on one of twice
-    its size.
+    """Measure the last cache of this machine: its size, and the time of a byte that it does not hold.
+
+    The time is the mean of an elementwise operation and a sum over rows, each on an input that the
+    cache holds and on one of twice the cache's size.
 
     Returns:
-        None where the system does not say how large it is, where memory is short, or where the two
+        None where the system does not state the cache's size, where memory is short, or where the two
         sizes take equally long.
 
     Raises:
-        ModelError: ONNX Runtime cannot run them.
+        ModelError: ONNX Runtime cannot run the two operations.
     """
     cache_bytes = last_cache_bytes()
     available = available_bytes()
@@ -151,7 +153,8 @@ def cache_of(opening: Opening) -> Cache | None:
 
 
 def _touching_us(size: int, opening: Opening) -> tuple[float, float]:
-    """Microseconds for each byte touched, by element and by columns, of an input of so many bytes."""
+    """Return the microseconds for each byte touched, by element and by columns, for an input of
+    `size` bytes."""
     rows = max(1, size // (4 * _COLUMNS))
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, _COLUMNS])
     axis = helper.make_tensor("axis", TensorProto.INT64, [1], [0])
@@ -168,16 +171,16 @@ def _touching_us(size: int, opening: Opening) -> tuple[float, float]:
 
 
 def small_times(opening: Opening, *, touched_bytes: int = 3 * _MOST_COPIED) -> SmallTimes:
-    """Copy some arrays to the host and back, and ask for their sizes.
+    """Measure copies to the host and back, and nodes that pin the order.
 
-    A cache that holds all that a step touches holds what is copied, too, which takes half the time: an
-    array and its two copies are together as large as what the step touches, between 3 and 48 MiB.
+    A cache that holds all bytes that a step touches holds the copied ones too, and a copy takes half the
+    time. Therefore an array and its two copies together are as large as those bytes, within 3 to 48 MiB.
 
     Args:
-        touched_bytes: by a step; the default is more than most caches hold.
+        touched_bytes: bytes that a step touches; the default is more than most caches hold.
 
     Raises:
-        ModelError: ONNX Runtime here has no such copies on the CPU.
+        ModelError: this build of ONNX Runtime has no such copies on the CPU.
     """
     small = _FOR_EACH
     large = min(_MOST_COPIED, max(_LEAST_COPIED, touched_bytes // 3 // 4 * 4))
@@ -202,7 +205,7 @@ def _least_of(
     opening: Opening,
     runs: int,
 ) -> dict[str, float]:
-    """Least microseconds of each node of a small model, but for the first run."""
+    """Return the least microseconds of each node of a small model, without the first run."""
     with temporary_folder() as folder:
         path = folder / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -215,7 +218,7 @@ def _least_of(
 
 
 def _least_us(runs: Sequence[Run]) -> dict[str, float]:
-    """Least duration of each node over the runs."""
+    """Return the least duration of each node over the runs."""
     least: dict[str, float] = {}
     for run in runs:
         for event in run:
@@ -224,7 +227,8 @@ def _least_us(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _copies(sizes: Sequence[int]) -> onnx.ModelProto:
-    """Inputs of so many bytes, each copied to the host and back, and its size."""
+    """Build a model that copies inputs of these sizes in bytes to the host and back, and takes their
+    Size."""
     nodes: list[onnx.NodeProto] = []
     inputs: list[onnx.ValueInfoProto] = []
     outputs: list[onnx.ValueInfoProto] = []

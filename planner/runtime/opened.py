@@ -1,18 +1,18 @@
-"""How a file that planner wrote is opened: its metadata says all that a session needs.
+"""Session options of a file that planner wrote, from the needs in its metadata.
 
-    pkg.planner.target               which device it was written for
-    pkg.planner.provider_options     of that device's provider
+    pkg.planner.target               the device that it was written for
+    pkg.planner.provider_options     options of that device's provider
     pkg.planner.optimization_level   "disabled" where it was planned as it is; ALL without
     pkg.planner.execution_order      "priority" where it was planned for that; ONNX Runtime's own without
     pkg.planner.packed               "0" where kernels must not pack constant weights
     pkg.planner.arena                the cap in which the plan runs, on a device with an arena
     pkg.planner.pool                 the pool in which it runs on the CPU (`planner.native`)
-    pkg.planner.block_channels       of the layout that its weights are in, which belongs to a processor
+    pkg.planner.block_channels       block size of its weights' layout, which belongs to a processor
     pkg.planner.assumed              "1" where it was made without its device's provider
-    pkg.planner.needs                "planner.swap 1", "planner.fused 1": of planner's native library
-    pkg.planner.disk_bytes           of the file that its swaps go to, where they go to a disk
+    pkg.planner.needs                "planner.swap 1", "planner.fused 1": needs of planner's native
+    library pkg.planner.disk_bytes           bytes of the file for its swaps, where they go to a disk
 
-Besides, no file is opened with memory pattern or buffer reuse, which hold more than what is alive.
+No file is opened with memory pattern or buffer reuse, which hold more than the live bytes.
 `session_options` makes options for a script; `planner run` sets them on a script's own.
 """
 
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 PREPACKING = "session.disable_prepacking"
-"""An entry of session options (core/session/onnxruntime_session_options_config_keys.h)."""
+"""A session option entry (core/session/onnxruntime_session_options_config_keys.h)."""
 
 _BUDGET_KEY = "pkg.planner.budget_bytes"
 _UNSET = "0"
-"""What ONNX Runtime takes an entry for that is not there."""
+"""ONNX Runtime's value of an entry that is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Setting:
 
     Attributes:
         name: an attribute of `SessionOptions`, or the key of an entry.
-        needed: its value for the file; an entry's is text.
+        needed: its value for the file; text for an entry.
         default: its value where nobody has set it.
     """
 
@@ -78,7 +78,7 @@ class Setting:
         return "." in self.name
 
     def of(self, options: ort.SessionOptions) -> Any:
-        """Its value in `options`."""
+        """Return its value in `options`."""
         if not self.is_entry:
             return getattr(options, self.name)
         try:
@@ -96,21 +96,21 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a session of one file needs.
+    """The needs of one file's session.
 
     Attributes:
         where: the file, for messages.
-        by_planner: the file says that planner wrote it.
-        target: what it was written for, with the provider options that it asks for.
-        level: of ONNX Runtime's optimizations.
+        by_planner: whether planner wrote the file, by its metadata.
+        target: the target that it was written for, with the provider options that it asks for.
+        level: level of ONNX Runtime's optimizations.
         order: the session's execution order.
-        packed: kernels may pack constant weights when the session is created.
+        packed: whether kernels may pack constant weights when the session is created.
         arena: the cap in which it runs; None where it asks for none.
-        pool: in which it runs; None where it asks for none, or this build takes none.
-        budget_bytes: of its plan; None where it says none.
-        assumed: it was made without its device's provider, whose optimizers and placement were assumed.
-        library: it has nodes of `planner.native`, which sessions load.
-        disk_bytes: of the file that its swaps go to; None where they go to memory.
+        pool: the pool in which it runs; None where it asks for none, or this build takes none.
+        budget_bytes: budget of its plan; None where it states none.
+        assumed: whether it was made without its device's provider, on assumed optimizers and placement.
+        library: whether it has nodes of `planner.native`, which sessions must load.
+        disk_bytes: bytes of the file that its swaps go to; None where they go to memory.
         props: all of its metadata.
     """
 
@@ -129,7 +129,7 @@ class Needs:
     props: Mapping[str, str]
 
     def settings(self) -> tuple[Setting, ...]:
-        """The session options that it needs, the arena's aside."""
+        """Return the session options that it needs, apart from the arena's."""
         import onnxruntime as ort
 
         levels, modes = ort.GraphOptimizationLevel, ort.ExecutionMode
@@ -157,7 +157,7 @@ class Needs:
 
     @property
     def why_not_settled(self) -> str:
-        """What is to be done before the file is as its plan says; "" where it is."""
+        """What to do before the file is as its plan says; "" where it already is."""
         if not self.assumed:
             return ""
         return (
@@ -175,15 +175,15 @@ class Needs:
 
 
 def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
-    """What a session of a model needs, by its metadata.
+    """Return the needs of a model's session, from its metadata.
 
     Args:
         model: a path, or the serialized model.
-        device: where it will run; None for what the file says, and the CPU where it says nothing.
+        device: the device that it will run on; None for the file's own, or the CPU where it names none.
 
     Raises:
-        UsageError: it is no model; its metadata is none that planner writes; or it was written for
-            another device.
+        UsageError: `model` is no model; its metadata is not such as planner writes; or it was written
+            for another device.
     """
     where, props = _name(model), metadata_of(model)
     one_of = _Choices(props, where)
@@ -212,29 +212,31 @@ def session_options(
     pool: str | None = None,
     disk: Path | str | None = None,
 ) -> ort.SessionOptions:
-    """Options to open a rewritten model with: neither memory pattern nor reuse, which hold more than
-    the plan does, and all that the file's metadata asks for: level, execution order, packing, arena, and
-    planner's native library. A provider that is a plug-in is in them, with the options that the file asks
-    for.
+    """Return the options with which to open a rewritten model.
+
+    Memory pattern and reuse are off, since they hold more than the plan does. Level, execution order,
+    packing, arena and planner's native library are as the file's metadata asks. A provider that is a
+    plug-in is included, with the file's provider options.
 
     Args:
         model: the rewritten model: a path, or its bytes.
-        device: where it will run: cpu, webgpu or cuda; None for what the file says.
+        device: the device that it will run on: cpu, webgpu or cuda; None for the file's own.
         arena: "24GB": the most that ONNX Runtime's arena may hold, on the CPU or on CUDA, in one region
-            whose chunks are all split. None: on CUDA the one that the file asks for. It is registered for
-            the process. On CUDA all that is on the device is in it, on the CPU neither inputs nor
-            initializers.
-        pool: "24GB": planner's pool of exactly so many bytes serves the session's tensors on the CPU
-            (`planner.native`), and refuses what it has no room for. None: the file's pool, of what one
-            step takes; results that the script keeps lie in it, too, and what it has no room for lies
-            outside of it. `planner.open_session` and `planner run` copy results out, so that the file's
-            pool refuses.
+            whose chunks are all split. None: on CUDA the arena that the file asks for. It is
+            registered for the process. On CUDA it holds all memory on the device, on the CPU neither
+            inputs nor initializers.
+        pool: "24GB": a pool of planner's of exactly that size serves the session's tensors on the CPU
+            (`planner.native`), and refuses requests beyond it. None: the file's pool, of the bytes
+            that one step takes. Results that the script keeps lie in it too, and requests beyond it
+            are served from outside. `planner.open_session` and `planner run` copy results out: there
+            the file's pool refuses.
         disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
-            `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`. What lies in memory there is warned of.
+            `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`. A folder whose files lie in memory causes a
+            warning.
 
     Raises:
-        UsageError: the device is not here; the file was written for another one, or for another kind of
-            processor; or the library is not built.
+        UsageError: the device is not available; the file was written for another one, or for another
+            kind of processor; or the library is not built.
     """
     import onnxruntime as ort
 
@@ -265,7 +267,8 @@ def session_options(
 
 
 def _as_asked(needs: Needs, arena: str | None, pool: str | None) -> Needs:
-    """What the file needs, with the arena or the pool that is asked for, as for `session_options`."""
+    """Return the file's needs with the arena or pool that the caller asks for, as in
+    `session_options`."""
     from planner.units import parse_bytes
 
     if pool is not None:
@@ -274,7 +277,7 @@ def _as_asked(needs: Needs, arena: str | None, pool: str | None) -> Needs:
         asked = Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True)
         needs = replace(needs, arena=None, pool=asked)
     elif needs.pool is not None:
-        # what a script keeps of the last results lies in the pool, too
+        # results that a script keeps lie in the pool too
         needs = replace(needs, pool=replace(needs.pool, is_proved=False))
     if arena is not None:
         most_bytes = parse_bytes(arena, what="arena")
@@ -284,10 +287,10 @@ def _as_asked(needs: Needs, arena: str | None, pool: str | None) -> Needs:
 
 
 def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
-    """Register an arena for the process, and have `options` use it.
+    """Register an arena for the process, and make `options` use it.
 
     Raises:
-        UsageError: the target's memory is no arena, or its provider is not here.
+        UsageError: the target's memory is no arena, or its provider is not installed.
     """
     from planner.runtime.options import cap_arena
     from planner.targets.backend import backend_of
@@ -298,10 +301,10 @@ def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
 
 
 def metadata_of(model: Path | str | bytes) -> dict[str, str]:
-    """Metadata of a model.
+    """Return the metadata of a model.
 
     Raises:
-        UsageError: it is none, or cannot be read.
+        UsageError: `model` is no model, or cannot be read.
     """
     if not isinstance(model, bytes) and (why := why_not_a_file(Path(model))):
         raise UsageError(f"{model} {why}")
@@ -321,7 +324,7 @@ def _name(model: Path | str | bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """A key's value, one of those that planner writes; None where the file has none."""
+    """Returns a key's value, one of those that planner writes; None where the file has none."""
 
     props: Mapping[str, str]
     where: str
@@ -336,7 +339,7 @@ class _Choices:
 
 
 def _target_of(where: str, props: Mapping[str, str], device: str | None) -> Target:
-    """The target that a file was written for, with the provider options that it asks for."""
+    """Return the target that a file was written for, with the provider options that it asks for."""
     written_for = props.get(TARGET_KEY)
     if written_for is not None and written_for not in TARGETS:
         raise UsageError(f"{where}: its metadata {TARGET_KEY} names no device: {written_for!r}")
@@ -349,8 +352,11 @@ def _target_of(where: str, props: Mapping[str, str], device: str | None) -> Targ
 
 
 def _provider_options(text: str, target: Target, where: str) -> dict[str, str]:
-    """The provider options that a file asks for: of those that planner writes, and no others, since
-    some make a provider write files or load libraries."""
+    """Return the provider options that a file asks for.
+
+    Only options that planner writes are accepted, since others make a provider write files or load
+    libraries.
+    """
     what = f"a model with provider options that planner wrote ({OPTIONS_KEY})"
     options = parse_json(text, dict[str, str], where=where, what=what, error=UsageError)
     known = {*target.options, target.keep_option} - {""}
@@ -361,7 +367,7 @@ def _provider_options(text: str, target: Target, where: str) -> dict[str, str]:
 
 
 def _arena(text: str, where: str) -> Arena:
-    """The arena that a file asks for."""
+    """Return the arena that a file asks for."""
     what = f"a model with an arena that planner wrote ({ARENA_KEY})"
     found = parse_json(text, Arena, where=where, what=what, error=UsageError)
     if not (0 < found.max_bytes <= MAX_BYTES and 0 <= found.first_region_bytes < 1 << 31):
@@ -370,7 +376,7 @@ def _arena(text: str, where: str) -> Arena:
 
 
 def _pool(text: str, where: str) -> Pool:
-    """The pool that a file asks for."""
+    """Return the pool that a file asks for."""
     what = f"a model with a pool that planner wrote ({POOL_KEY})"
     found = parse_json(text, Pool, where=where, what=what, error=UsageError)
     if not 0 < found.bytes <= MAX_BYTES:

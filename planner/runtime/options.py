@@ -8,9 +8,9 @@ Measured on onnxruntime 1.31 (reports/ort_facts.md has the figures):
                          is registered with the environment and used through the session entry
                          `session.use_env_allocators` takes each region at the size requested
 
-With the first two off, bytes in use are the live bytes, each buffer rounded up to 256. The arena's
-growth cannot be set in `SessionOptions` for the CPU; registering it is the only door, and it is the
-whole process's: the last one registered is the one that sessions created later use.
+With the first two off, bytes in use are the live bytes, each buffer rounded up to 256. `SessionOptions`
+cannot set the growth of the CPU's arena. Only registering an arena can, and that holds for the whole
+process: sessions use the arena that was registered last before their creation.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _LEVELS = {
 
 
 def default_threads() -> int:
-    """Intra-operator threads that models are run with: the machine's cores, 8 at most."""
+    """Return the intra-operator threads of a model's run: the machine's cores, at most 8."""
     return min(_MAX_THREADS, os.cpu_count() or 1)
 
 
 def most_threads() -> int:
-    """The most intra-operator threads that a session of default options takes here: one for each core."""
+    """Return the most intra-operator threads of a session of default options: one for each core."""
     return os.cpu_count() or 1
 
 
@@ -64,14 +64,14 @@ def session_options(
     threads: int | None = None,
     packed: bool = True,
 ) -> ort.SessionOptions:
-    """Options for one session.
+    """Return options for one session.
 
     Args:
         memory: "recommended" turns memory pattern and reuse off and, on the CPU, registers an
-            arena that grows by what is requested (see `register_arena`).
+            arena that grows by each request's size (see `use_registered_arena`).
         level: graph optimization level.
-        order: "priority" runs the nodes as they stand in the file (`PRIORITY_BASED`).
-        profile_prefix: where to write ONNX Runtime's profile; None for no profile.
+        order: "priority" runs the nodes in the file's order (`PRIORITY_BASED`).
+        profile_prefix: path prefix of ONNX Runtime's profile; None for no profile.
         threads: intra-operator threads; None leaves it to ONNX Runtime.
         packed: False keeps kernels from packing constant weights when the session is created; a product
             with packed weights may have other last bits.
@@ -104,10 +104,10 @@ def session_options(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How a session of a model is opened; `session_options` says what each means.
+    """Options with which a session is opened; see `session_options`.
 
     Attributes:
-        entries: of the session's configuration, besides.
+        entries: additional entries of the session's configuration.
     """
 
     memory: Memory = "default"
@@ -118,7 +118,7 @@ class Opening:
     entries: tuple[tuple[str, str], ...] = ()
 
     def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
-        """The options of one session."""
+        """Return the options of one session."""
         options = session_options(
             memory=self.memory,
             level=self.level,
@@ -133,13 +133,13 @@ class Opening:
 
 
 DEFAULT = Opening()
-"""As ONNX Runtime opens a session by itself."""
+"""Options as ONNX Runtime opens a session by itself."""
 
 
 def asking_options(level: Level) -> ort.SessionOptions:
-    """Options for a session in which nothing will be run: what the graph becomes is all that is asked.
+    """Return options for a session that only optimizes the graph and runs nothing.
 
-    No memory is planned, which takes the square of the nodes in time, and no threads are started.
+    It plans no memory, which takes time quadratic in the nodes, and starts no threads.
     """
     options = session_options(level=level, threads=1)
     hold_no_more(options)
@@ -147,24 +147,23 @@ def asking_options(level: Level) -> ort.SessionOptions:
 
 
 def hold_no_more(options: ort.SessionOptions) -> None:
-    """Have a session hold no more than what is alive: no block for a whole run, no buffer kept for a
-    later one."""
+    """Make a session hold only live bytes: no block for a whole run, no buffer kept for a later one."""
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
 
 
 def stop_spinning(options: ort.SessionOptions) -> None:
-    """Have a session be timed beside others in one process.
+    """Prepare a session for timing beside others in one process.
 
-    Threads of a pool spin for a while when a run is over, on the cores that the next session's run
-    wants; these stop at once (`session.force_spinning_stop` in
+    Threads of a pool spin for a while after a run, on the cores that the next session's run needs; these
+    stop at once (`session.force_spinning_stop` in
     core/session/onnxruntime_session_options_config_keys.h).
     """
     options.add_session_config_entry("session.force_spinning_stop", "1")
 
 
 def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) -> None:
-    """Register a CPU arena with `config` for the process and have `options` use it.
+    """Register a CPU arena with `config` for the process, and make `options` use it.
 
     Keys are those of `OrtArenaCfg`: max_mem, arena_extend_strategy, initial_chunk_size_bytes,
     max_dead_bytes_per_chunk. A session keeps the arena it was created with. Builds before 1.20 let
@@ -197,16 +196,16 @@ def cap_arena(
     *,
     target: Target = HOST,
 ) -> None:
-    """Have sessions with `options` use an arena of a target that holds `cap_bytes` at most.
+    """Make sessions with `options` use an arena of a target that holds at most `cap_bytes`.
 
-    Its regions double from the first, and every chunk is split. It is registered for the process: the
-    last one is that of sessions which are created later.
+    Its regions double from the first, and every chunk is split. It is registered for the process:
+    sessions that are created later use the last registered arena.
 
     Args:
-        first_region_bytes: 0 for one region of all.
+        first_region_bytes: 0 for a single region.
 
     Raises:
-        UsageError: this build does not register one, or the device's memory is no arena.
+        UsageError: this build cannot register an arena, or the device's memory is none.
     """
     import onnxruntime as ort
 

@@ -1,14 +1,14 @@
 """Run a model under ONNX Runtime's profiler: executed order, times and bytes per node.
 
-What a node's memory fields mean, measured on onnxruntime 1.31, CPU (reports/ort_facts.md):
+Meaning of a node's memory fields, measured on onnxruntime 1.31, CPU (reports/ort_facts.md):
 
 - they are read when the kernel has returned: the node's outputs are allocated, its inputs are not
   yet released, even where this was their last use; the kernel's own temporary workspace is gone;
-- `requested_in_use` counts bytes as requested, `in_use` with the arena's rounding (and whatever
-  could not be split off a chunk);
-- feeds are not in the arena. Nor are initializers, except what a kernel packs for itself when the
-  session is created (a constant MatMul weight, say): that is counted from the first node on;
-- graph outputs are counted until the caller drops them, in the next run too if he keeps them;
+- `requested_in_use` counts bytes as requested, `in_use` with the arena's rounding (and remainders
+  that could not be split off a chunk);
+- feeds are not in the arena. Nor are initializers, except weights that a kernel packs when the
+  session is created (a constant MatMul weight, say): these are counted from the first node on;
+- graph outputs are counted until the caller drops them, in the next run too if they are kept;
 - with the memory pattern, the whole block is in use from the start of the second run;
 - `in_use_peak` is the largest `in_use` since the session was created. It is the only field in which
   a kernel's workspace shows, and only where it raises that maximum;
@@ -87,13 +87,13 @@ def profile(
     on_outputs: OutputSink | None = None,
     names: Collection[str] = (),
 ) -> tuple[Run, ...]:
-    """Events of each run, in executed order.
+    """Run a model under the profiler, and return the events of each run in executed order.
 
     Args:
-        names: of the graph's own nodes, as far as they are known (`read_profile`).
-        runs: how often to run; outputs of a run are dropped before the next.
-        on_outputs: given the names and arrays of the first run's outputs; whoever keeps them
-            keeps their bytes in the arena, so keep none when `runs` is more than 1.
+        names: names of the graph's own nodes, as far as they are known (`read_profile`).
+        runs: number of runs; outputs of a run are dropped before the next.
+        on_outputs: called with the names and arrays of the first run's outputs. Keeping them keeps
+            their bytes in the arena: keep none when `runs` is more than 1.
 
     Raises:
         ModelError: ONNX Runtime cannot load or run the model.
@@ -113,10 +113,10 @@ def run_profiled(
     runs: int = 1,
     on_outputs: OutputSink | None = None,
 ) -> Path:
-    """Run a session that is being profiled, and end its profile; arguments as of `profile`.
+    """Run a session that is being profiled, and end its profile; arguments as for `profile`.
 
     Returns:
-        The file of the profile.
+        The profile's file.
 
     Raises:
         ModelError: ONNX Runtime cannot run the model.
@@ -131,7 +131,8 @@ def run_profiled(
 
 
 def create_session(model_path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
-    """A session on the CPU, or a `ModelError` that names the operator or node that stands in the way."""
+    """Create a session on the CPU, or raise a `ModelError` that names the operator or node that
+    prevents it."""
     import onnxruntime as ort
 
     register_for(options, model_path)
@@ -144,7 +145,7 @@ def create_session(model_path: Path, options: ort.SessionOptions) -> ort.Inferen
 def run_session(
     session: ort.InferenceSession, inputs: Feeds, run_options: ort.RunOptions | None = None
 ) -> list[npt.NDArray[Any]]:
-    """One run; an error of ONNX Runtime becomes a `ModelError` with its first line."""
+    """Run a session once; an error of ONNX Runtime becomes a `ModelError` with its first line."""
     try:
         results: list[Any] = list(session.run(None, dict(inputs), run_options))
     except Exception as error:
@@ -156,17 +157,17 @@ def run_session(
 
 
 def read_profile(path: Path, names: Collection[str] = ()) -> tuple[Run, ...]:
-    """Node events of a profile file, one tuple per run, in executed order.
+    """Read the node events of a profile file, one tuple per run, in executed order.
 
-    What runs within a node (the body of a Loop) is left out: an event is written when its node is done,
-    so that those of a body stand before that of their node, and start after it.
+    Nodes within a node (the body of a Loop) are left out. An event is written when its node is done:
+    events of a body precede their node's event in the file, and start after it.
 
     Args:
-        names: of the graph's own nodes. They decide where a node and one in a body start in the same
-            microsecond.
+        names: names of the graph's own nodes. They tell a node from one of its body where both start
+            in the same microsecond.
 
     Raises:
-        ModelError: not a profile of ONNX Runtime.
+        ModelError: the file is no profile of ONNX Runtime.
     """
     wanted = "a profile written by ONNX Runtime (SessionOptions.enable_profiling)"
     entries = read_json(Path(path), list[dict[str, Any]], what=wanted)
@@ -188,7 +189,7 @@ def read_profile(path: Path, names: Collection[str] = ()) -> tuple[Run, ...]:
 
 
 def _outer(events: Sequence[NodeEvent], names: Collection[str]) -> list[NodeEvent]:
-    """Events, as they were written, without those of nodes in bodies."""
+    """Return events in the order of the file, without those of nodes in bodies."""
     found: list[NodeEvent] = []
     for event in events:
         if event.op_type in _WITH_BODIES:
@@ -202,7 +203,7 @@ def _outer(events: Sequence[NodeEvent], names: Collection[str]) -> list[NodeEven
 
 
 def _is_within(earlier: NodeEvent, event: NodeEvent, names: Collection[str]) -> bool:
-    """Whether what was done earlier ran in a body of an event's node."""
+    """Tell whether an earlier event ran in a body of an event's node."""
     if earlier.start_us == event.start_us:
         return earlier.name not in names
     return earlier.start_us > event.start_us
@@ -233,15 +234,15 @@ def _event(entry: Mapping[str, Any]) -> NodeEvent:
 
 
 def _shapes(entries: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
-    """Dims of a node's outputs: `[{"float": [2, 3]}, ...]`."""
+    """Return the dims of a node's outputs from `[{"float": [2, 3]}, ...]`."""
     return tuple(tuple(_count(d) for d in dims) for e in entries for dims in e.values())
 
 
 def _count(value: Any, *, negative: bool = False) -> int:
-    """A whole number of a profile, some of which are texts there.
+    """Return a whole number of a profile, in which some are texts.
 
     Raises:
-        ValueError: it is none, or beyond `MAX_BYTES`, or below 0 where it may not be.
+        ValueError: the value is none, or beyond `MAX_BYTES`, or below 0 without `negative`.
     """
     number = int(value) if isinstance(value, str) and len(value) <= _MAX_DIGITS else value
     if type(number) is float and 0 <= number <= MAX_BYTES:  # traces have parts of microseconds

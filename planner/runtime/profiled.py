@@ -1,8 +1,8 @@
 """Sessions that are profiled at first, and run on without a profile.
 
-What takes long in a session of a large graph is its creation, above all ONNX Runtime's optimizers: their
-time grows with the nodes times those that are ready at once (`VisitorPriorityQueue` in
-core/graph/graph.cc is a sorted list). So that each session serves for all that it can show:
+Creating a session of a large graph takes long, above all in ONNX Runtime's optimizers: their time
+grows with the nodes times those that are ready at once (`VisitorPriorityQueue` in core/graph/graph.cc
+is a sorted list). Therefore each session serves several purposes:
 
     outputs, executed order, bytes    from its first runs, which are profiled
     times                             from more runs, once the profile is read
@@ -42,22 +42,23 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 MANY_NODES = 2_000
-"""From so many nodes on, the creation of a session takes a while."""
+"""The number of nodes from which on the creation of a session takes a while."""
 
 MAX_COPY_BYTES = 256 << 20
-"""Weights that are written once more, with the graph that a session runs."""
+"""The most bytes of weights that are written again, with the graph that a session runs."""
 
 _TIMES_HELD = 4
-"""The other model's arena may be as large, and grow as it runs on."""
+"""Free memory required, as a multiple of the bytes held: the other model's arena may be as large, and
+grow."""
 
 
 class Profiled:
-    """One session of a model, from the beginning of its creation to the end of the block.
+    """One session of a model, from the start of its creation to the end of the block.
 
     Args:
-        opening: how it is opened.
-        seed: of its random numbers.
-        with_copy: it writes the graph that it runs, as `copy`.
+        opening: its options.
+        seed: seed of its random numbers.
+        with_copy: whether it writes the graph that it runs, as `copy`.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Profiled:
 
     @property
     def session(self) -> ort.InferenceSession:
-        """The session, waited for.
+        """The session; waits for its creation.
 
         Raises:
             ModelError: ONNX Runtime cannot load the model.
@@ -103,7 +104,7 @@ class Profiled:
         return self._creation.result()
 
     def written(self) -> Path:
-        """The graph that the session runs, waited for.
+        """Wait for the file of the graph that the session runs, and return its path.
 
         Raises:
             ModelError: ONNX Runtime cannot load the model.
@@ -119,7 +120,8 @@ class Profiled:
         on_outputs: OutputSink | None = None,
         names: Collection[str] = (),
     ) -> tuple[Run, ...]:
-        """Events of each of the first runs, in executed order; see `planner.runtime.profile.profile`.
+        """Return the events of each of the first runs, in executed order; see
+        `planner.runtime.profile.profile`.
 
         Raises:
             ModelError: ONNX Runtime cannot load or run the model.
@@ -127,24 +129,24 @@ class Profiled:
         import onnxruntime as ort
 
         session = self.session
-        ort.set_seed(self.seed)  # others may have drawn since it was created
+        ort.set_seed(self.seed)  # other sessions may have drawn numbers since it was created
         path = run_profiled(session, inputs, runs=runs, on_outputs=on_outputs)
         found = read_profile(path, names)
         path.unlink()
         return found
 
     def drop(self) -> None:
-        """Let go of the session and what it holds; its copy stays."""
+        """Release the session and its memory; its copy stays."""
         self._creation = None
 
 
 @dataclass(slots=True, kw_only=True)
 class VerifyingSessions:
-    """The sessions of one verification, each of which serves for as much as it can.
+    """The sessions of one verification, each shared by as many checks as possible.
 
     Attributes:
-        paths: of the models, by name; `nodes` names those of their graphs.
-        ahead: one that is being created already; used where it is opened as another would be.
+        paths: paths of the models, by name; nodes: names of their graphs' nodes.
+        ahead: a session that is already being created; used in place of another with the same options.
     """
 
     paths: Mapping[str, Path]
@@ -166,7 +168,7 @@ class VerifyingSessions:
         self._stack.close()
 
     def begin(self, model: str, opening: Opening, *, with_copy: bool = False) -> Profiled:
-        """A session of a model; one that was begun before if it is opened alike."""
+        """Return a session of a model, possibly an earlier one with the same options."""
         for known in self._begun:
             if (known.path, known.opening) == (self.paths[model], opening):
                 return known
@@ -175,7 +177,7 @@ class VerifyingSessions:
         return made
 
     def finish(self, model: str, session: Profiled, *, keep: bool = False) -> None:
-        """Have done with a session, or keep it to be timed."""
+        """End the use of a session, or keep it for timing."""
         self._begun.remove(session)
         if keep:
             self._kept[model] = session
@@ -183,7 +185,7 @@ class VerifyingSessions:
             session.drop()
 
     def timed(self, model: str, opening: Opening) -> ort.InferenceSession:
-        """A session to be timed, which nothing keeps any longer: one that was kept if it is opened alike.
+        """Return a session for timing, no longer kept here: a kept one if its options are the same.
 
         Raises:
             ModelError: ONNX Runtime cannot load the model.
@@ -197,27 +199,32 @@ class VerifyingSessions:
 
 
 def may_create_beside(nodes: int) -> bool:
-    """Whether a session of so many nodes is created while something else is done: where that takes a
-    while, and there is a core for it."""
+    """Tell whether to create a session of so many nodes beside other work.
+
+    That pays where its creation takes a while, and a core is free for it.
+    """
     return nodes >= MANY_NODES and (os.cpu_count() or 1) > 1
 
 
 def may_copy(model: ir.Model, loaded: LoadedModel) -> bool:
-    """Whether a graph that is made of a file may be written to a temporary file: its weights are few,
-    and none lie in other files."""
+    """Tell whether a graph made from a file may be written to a temporary file.
+
+    Its weights must be few, and none may lie in other files.
+    """
     values = model.graph.initializers.values()
     weights = sum(v.const_value.nbytes for v in values if v.const_value is not None)
     return weights <= MAX_COPY_BYTES and not loaded.has_external_data
 
 
 def holds_run(path: Path, run: Run) -> bool:
-    """Whether the nodes of a file stand in the order in which they ran in the session that wrote it."""
+    """Tell whether a file's nodes are in the order in which the session that wrote it ran them."""
     nodes = onnx.load(path, load_external_data=False).graph.node
     return [node.name for node in nodes] == [event.name for event in run]
 
 
 def may_stay(runs: Sequence[Run]) -> bool:
-    """Whether a session may stay while others run: the free memory is a few times what it holds."""
+    """Tell whether a session may stay while others run: enough memory is free beside the bytes that
+    it holds."""
     held = [event.held for run in runs for event in run if event.held is not None]
     available = available_bytes()
     return bool(held) and (available is None or _TIMES_HELD * max(held) <= available)

@@ -1,8 +1,9 @@
-"""Sessions that load `planner.native`: of files whose copies run beside the operations, to the host's
-memory or to a disk, of those with fused operations, and of those that are given a memory pool of a size.
+"""Sessions that load `planner.native`.
 
-A file with such copies or operations says so in its metadata (`pkg.planner.needs`), and has nodes of the
-domain `planner.swap` or `planner.fused`, which ONNX Runtime knows from the library alone.
+They are sessions of files with copies beside the operations, to the host's memory or to a disk; of
+files with fused operations; and sessions with a memory pool of a given size. A file with such copies
+or operations records this in its metadata (`pkg.planner.needs`), and has nodes of the domain
+`planner.swap` or `planner.fused`, which ONNX Runtime knows only from the library.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _POOL_BYTES, _SPILL_BYTES = "planner.pool_bytes", "planner.spill_bytes"
 _DISK_FOLDER, _DISK_BYTES = "planner.disk_folder", "planner.disk_bytes"
 USES_ARENA = "session.use_env_allocators"
-"""The entry that has a session use the allocators of its process
+"""The entry that makes a session use the allocators of its process
 (core/session/onnxruntime_session_options_config_keys.h)."""
 CHECK_SWAPS, LINK_MBPS, LINK_JITTER_US = (
     "planner.check_swaps",
@@ -43,21 +44,19 @@ CHECK_SWAPS, LINK_MBPS, LINK_JITTER_US = (
 
 
 def has_swaps(model: ir.Model) -> bool:
-    """Whether a model has copies beside the operations."""
+    """Tell whether a model has copies beside the operations."""
     return SWAP_DOMAIN in model.graph.opset_imports
 
 
 def needs_of_graph(model: ir.Model) -> str:
-    """What of the library a model needs, as its metadata say it; "" for nothing."""
+    """Return the needs of a model on the library, as its metadata records them; "" for none."""
     imports = model.graph.opset_imports
     needs = ((FUSED_DOMAIN, NEEDS_FUSED), (SWAP_DOMAIN, NEEDS_SWAPS))
     return ", ".join(text for domain, text in needs if domain in imports)
 
 
 def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
-    """Ask for a pool of exactly so many bytes, which serves a session's results and what lies between.
-    Inputs and large initializers lie beside it. A request that it has no room for ends the run, and the
-    error names the node; of a pool that is not proved, it lies outside of it instead, up to a limit.
+    """Ask for a pool of exactly `pool.bytes` bytes for a session's results and intermediate values.
 
     Args:
         target: that the session opens on.
@@ -79,14 +78,15 @@ def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
 
 
 def put_disk(options: ort.SessionOptions, disk_bytes: int, folder: Path | None = None) -> str:
-    """Have a session's swaps go to a file of so many bytes, made with the session, in a folder; returns
-    what is to be said of that, "" for nothing (`planner.disk.remark_on`).
+    """Make a session's swaps go to a file of `disk_bytes` bytes, made with the session.
+
+    Return a warning about the folder, or "" (`planner.disk.remark_on`).
 
     Args:
-        folder: None for `planner.disk.default_folder`.
+        folder: the file's folder; None for `planner.disk.default_folder`.
 
     Raises:
-        UsageError: no file can be made there.
+        UsageError: no file can be made in the folder.
     """
     folder = (default_folder() if folder is None else folder).absolute()
     remark = remark_on(kind_of(folder), folder)
@@ -96,10 +96,11 @@ def put_disk(options: ort.SessionOptions, disk_bytes: int, folder: Path | None =
 
 
 def disk_bytes_of(props: Mapping[str, str], where: str) -> int | None:
-    """Bytes of the file that swaps of a model go to, by its metadata; None where they go to memory.
+    """Return the bytes of the file for a model's swaps, from its metadata; None where they go to
+    memory.
 
     Raises:
-        UsageError: the metadata is none that planner writes.
+        UsageError: the metadata is not such as planner writes.
     """
     text = props.get(DISK_KEY)
     if text is None:
@@ -113,24 +114,26 @@ def disk_bytes_of(props: Mapping[str, str], where: str) -> int | None:
 
 
 def register_library(options: ort.SessionOptions) -> None:
-    """Have `options` open a session whose file needs the library. Entries that it reads are set before.
+    """Make `options` open a session whose file needs the library. Set the entries that it reads
+    before.
 
     Raises:
-        UsageError: the library is not built, or refuses what the options ask for, with what to do.
+        UsageError: the library is not built, or refuses the options; the message says what to do.
     """
     path = str(library_path())
     try:
         options.register_custom_ops_library(path)
-    except Exception as error:  # of pybind's own kinds
+    except Exception as error:  # pybind raises its own types
         raise UsageError(first_line(error)) from error
 
 
 def register_for(options: ort.SessionOptions, model: Path) -> None:
-    """`register_library`, where `put_pool` asked for a pool or the file of a model says that it needs it,
-    and `put_disk` where its swaps go to a disk; nothing for what is no model.
+    """Register the library where `put_pool` asked for a pool, or the model's metadata needs it.
+
+    Call `put_disk` too where its swaps go to a disk. Do nothing for a file that is no model.
 
     Raises:
-        UsageError: it needs the library, which is not built, or no file can be made for its swaps.
+        UsageError: the model needs the library, which is not built, or no file can be made for its swaps.
     """
     try:
         with Path(model).open("rb") as file:

@@ -1,5 +1,5 @@
-"""Step times of two models, measured in turns so that a busy machine slows both alike; in blocks of runs
-where memory is short."""
+"""Step times of two models, measured alternately: a busy machine slows both alike. Where memory is
+short, blocks of runs alternate."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SHRINK = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """How long to time.
+    """The number of runs to time.
 
     Attributes:
         warm_ups: runs of each model that do not count.
-        runs: of each model; more where a step is short, until `min_s` seconds are measured.
+        runs: runs of each model that count; more where a step is short, up to `min_s` seconds in all.
     """
 
     warm_ups: int
@@ -45,14 +45,14 @@ COLD_RUNS, _GIVEN_BACK = 2, 1
 """Runs that take pages from the system: of a session, and once its arena was given back."""
 
 _BLOCKS = ((0, COLD_RUNS, 2), (1, COLD_RUNS, 4), (0, _GIVEN_BACK, 2))
-"""Which model, how many runs do not count, and how many do, where memory is short."""
+"""Blocks of runs where memory is short: (the model, warm-up runs, counted runs)."""
 
 _MOST_SHARE = 0.75
-"""Of the memory that is free or this process's own, which both arenas may take."""
+"""The most that both arenas may take, as a share of the memory that is free or this process's own."""
 
 _MAX_RUNS = 200
 _LONG_S, _LONG = 10.0, Length(warm_ups=1, runs=3, min_s=0.0)
-"""Steps longer than this are timed no longer than so: minutes of them say little more."""
+"""The seconds of a long step, and its number of runs: minutes of them would tell little more."""
 
 
 def time_in_turns(
@@ -62,13 +62,13 @@ def time_in_turns(
     length: Length,
     held_bytes: int,
 ) -> tuple[TimeCheck, str]:
-    """Times of each model once it is warm, and a note where one is due.
+    """Return the step times of both models once they are warm, and a note where one is due.
 
     Args:
-        sessions: of the original and of the rewritten model (`timed_session`).
-        length: three runs at most where a step takes over ten seconds.
-        held_bytes: of both arenas together. Where memory is too short for that, some runs of one model
-            follow some of the other, and each arena is given back in between.
+        sessions: sessions of the original and of the rewritten model (`timed_session`).
+        length: number of runs; at most three where a step takes over ten seconds.
+        held_bytes: bytes of both arenas together. Where memory is too short for them, blocks of runs
+            alternate, and each arena is released in between.
     """
     runs = _Runs(sessions=sessions, inputs=inputs)
     began, waited = time.perf_counter(), waited_s()
@@ -90,18 +90,18 @@ def time_in_turns(
 
 @dataclass(slots=True, kw_only=True)
 class _Runs:
-    """Timed runs of two models; `times` are microseconds of each that counts."""
+    """Timed runs of two models; `times` has the microseconds of each counted run."""
 
     sessions: tuple[ort.InferenceSession, ort.InferenceSession]
     inputs: Mapping[str, npt.NDArray[Any]]
     times: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
     def in_turns(self, length: Length) -> None:
-        """One run of each, again and again."""
+        """Run each model once in turn, again and again."""
         for index in range(_MAX_RUNS):
             if index >= length.runs + length.warm_ups and sum(self.times[0]) >= length.min_s * 1e6:
                 break
-            # who goes first alternates too
+            # the first model of a turn alternates too
             for which in (0, 1) if index % 2 else (1, 0):
                 elapsed_us = self._run(which)
                 if index >= length.warm_ups:
@@ -110,11 +110,11 @@ class _Runs:
                     length = _LONG
 
     def in_blocks(self) -> None:
-        """Some runs of the original, of the rewritten model, and of the original again.
+        """Run a block of the original, one of the rewritten model, and one of the original again.
 
-        A run takes pages from the system if none before it took that many: the first of a session, and
-        the second, which has the whole step's block (`planner.runtime.options`); and the first after the
-        arena was given back. None of these counts, nor one that gives the arena back.
+        A run takes pages from the system where it needs more than all runs before it: the first of a
+        session; the second, which has the whole step's block (`planner.runtime.options`); and the first
+        after the arena was released. These runs do not count, nor does one that releases the arena.
         """
         for block, (which, warm_ups, runs) in enumerate(_BLOCKS):
             for _ in range(warm_ups):
@@ -124,7 +124,7 @@ class _Runs:
                 self._run(which, gives_back=True)
 
     def _run(self, which: int, *, gives_back: bool = False) -> float:
-        """Microseconds of one run."""
+        """Return the microseconds of one run."""
         import onnxruntime as ort
 
         options = ort.RunOptions()
@@ -138,13 +138,14 @@ class _Runs:
 
 
 def _is_short(held_bytes: int) -> bool:
-    """Whether memory is too short for so many bytes of arenas, some of which may be held already."""
+    """Tell whether memory is too short for arenas of so many bytes, part of which may be held
+    already."""
     available = available_bytes()
     return available is not None and held_bytes > _MOST_SHARE * (available + own_bytes())
 
 
 def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
-    """A session to be timed beside others in one process.
+    """Create a session for timing beside others in one process.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
@@ -155,17 +156,17 @@ def timed_session(path: Path, opening: Opening) -> ort.InferenceSession:
 
 
 def own_bytes() -> int:
-    """Memory that this process has.
+    """Return the resident memory of this process in bytes.
 
     Raises:
-        OSError: the system does not say; where `available_bytes` knows, it does.
+        OSError: the system does not say; it does where `available_bytes` is not None.
     """
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_bytes() -> int | None:
-    """Memory that the system could give, or None where it does not say."""
+    """Return the memory that the system could give, in bytes; None where it does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

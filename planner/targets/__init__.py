@@ -1,18 +1,18 @@
 """Targets: the execution providers that a model can be written for, a folder each.
 
-A model is normalised, planned, pinned and verified for one target. What differs between providers is in
-the target's folder, and nothing outside of it names one:
+A model is normalised, planned, pinned and verified for one target. The target's folder holds all that
+differs between providers, and no code outside of it names one:
 
-    __init__.py     its row (`Target`): what sessions are created with, what pins the order, which kernels
-                    write in place, the tolerance, the code that a reader is shown
-    kernels.toml    the kernels that its provider has, of a target with a memory of its own
-    backend.py      `BACKEND`, a class: how a process sees the device, how a session is opened there, what
-                    its allocator will hold (`planner.targets.backend`); imported where something runs
+    __init__.py     its row (`Target`): options of its sessions, operators that pin the order, kernels
+                    that write in place, the tolerance, the code that a reader is shown
+    kernels.toml    the kernels that its provider has, for a target with a memory of its own
+    backend.py      `BACKEND`, a class: how a process sees the device, how a session is opened there, the
+                    bytes that its allocator will hold (`planner.targets.backend`); imported on first use
 
 This module is the table of them.
 
-Measured on onnxruntime 1.31.1: with onnxruntime-ep-webgpu 0.4.0 on software Vulkan (reports/device.md),
-and onnxruntime-gpu on an H100 (reports/cuda.md).
+Measured on onnxruntime 1.31.1: with onnxruntime-ep-webgpu 0.4.0 on software Vulkan
+(reports/device.md), and onnxruntime-gpu on an H100 (reports/cuda.md).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ ANY = replace(
     name="any",
     title="every target",
     everywhere=True,
-    # GatherND has a kernel on each of them, beside the tensor
+    # GatherND has a kernel beside the tensor on each of them
     anchors=WEBGPU.anchors,
     host_anchors=CUDA.host_anchors,
-    unfolds=False,  # by Size of what is on the device
+    unfolds=False,  # unfolding takes a Size of a tensor on the device
     view_dtypes=WEBGPU.view_dtypes,
     fused=None,
     overlap="never",
 )
-"""One file for all of them, where none leaves a node to the CPU
+"""The target of one file for all devices, where none of them leaves a node to the CPU
 (`planner.pipeline.target.everywhere`)."""
 
 TARGETS: Mapping[str, Target] = {target.name: target for target in (HOST, WEBGPU, CUDA, ANY)}
@@ -58,7 +58,7 @@ def target_named(device: str) -> Target:
     """Return the row of a device.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: no target has that name.
     """
     if device not in TARGETS:
         raise UsageError(f"--device is {listed(TARGETS)}, not {device!r}")
@@ -66,7 +66,7 @@ def target_named(device: str) -> Target:
 
 
 def titles(of: Callable[[Target], bool]) -> str:
-    """List the targets of which something is so, for a sentence."""
+    """List the targets for which `of` holds, for a sentence."""
     return listed((target.title for target in TARGETS.values() if of(target)), "and")
 
 

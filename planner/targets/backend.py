@@ -1,7 +1,7 @@
-"""What runs on a target: processes that see the device, sessions, bytes.
+"""Run models on a target: processes that see the device, sessions, bytes.
 
-`Backend` is a target whose provider is in the onnxruntime wheel and whose memory, if it has one of its
-own, is an arena of ONNX Runtime's. A target's `backend` module overrides what is otherwise there.
+`Backend` suits a target whose provider is in the onnxruntime wheel and whose memory, if it has its
+own, is an arena of ONNX Runtime's. A target's `backend` module overrides what differs.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class ByteCounter(Protocol):
 
 
 class Backend:
-    """How one target runs."""
+    """The way one target runs."""
 
     def __init__(self, target: Target) -> None:
         """Args:
-        target: its row.
+        target: the target's row.
         """
         self.target = target
 
     # -- what is here --------------------------------------------------------------------------
 
     def is_installed(self) -> bool:
-        """Tell whether the provider is part of what is installed here; a device may still be missing."""
+        """Tell whether the provider is installed; a device may still be missing."""
         import onnxruntime as ort
 
         return self.target.provider in ort.get_available_providers()
 
     def why_missing(self) -> str:
-        """Say what to do where the provider is not installed."""
+        """Say what to install where the provider is missing."""
         import onnxruntime as ort
 
         target = self.target
@@ -83,20 +83,20 @@ class Backend:
         )
 
     def check(self) -> None:
-        """Raise UsageError where the installed onnxruntime lacks the provider, or this process has no
-        device of it."""
+        """Raise UsageError where the installed onnxruntime lacks the provider, or this process sees
+        no device."""
         if not self.is_installed():
             raise UsageError(self.why_missing())
 
     def find(self) -> None:
-        """Raise UsageError where it is known that no process of `start` sees a device."""
+        """Raise UsageError where it is known that no process started by `start` sees a device."""
 
     def is_hardware(self) -> bool:
-        """Tell whether the time that the device takes says something: it is not run in software."""
+        """Tell whether the device's times are meaningful: it does not run in software."""
         return True
 
     def look(self) -> Seen:
-        """Have a session compute on the device, in a process of its own."""
+        """Try a session on the device, in a process of its own."""
         return look(self.target.provider)
 
     def why_not_fused(self) -> str:
@@ -121,14 +121,14 @@ class Backend:
     ) -> ort.InferenceSession:
         """Open a session whose first provider is the target's, in a process that sees the device.
 
-        ONNX Runtime falls back to the CPU without a word where a provider cannot start; here that is an
-        error.
+        ONNX Runtime falls back to the CPU silently where a provider cannot start; this method raises an
+        error instead.
 
         Args:
             settings: provider options, all of them.
 
         Raises:
-            UsageError: the provider does not come up, with what to do.
+            UsageError: the provider does not start; the message says what to do.
             ModelError: the model does not load.
         """
         register_for(options, model)
@@ -155,21 +155,23 @@ class Backend:
         return session
 
     def add_to(self, options: ort.SessionOptions) -> None:
-        """Have `options` open sessions on the device, where the provider is a plug-in.
+        """Make `options` open sessions on the device, where the provider is a plug-in.
 
         Raises:
-            UsageError: it is not installed, or sees no device.
+            UsageError: the provider is not installed, or sees no device.
         """
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def counter(self) -> ByteCounter | None:
-        """Return what counts the device's bytes in this process; None where nothing does."""
+        """Return a counter of the device's bytes in this process; None where none exists."""
         return None
 
     def driver_bytes(self) -> int | None:
-        """Return the device memory of this process by its driver: the arena's, the context's and the
-        libraries' own; None where it does not say."""
+        """Return the device memory of this process as its driver counts it; None where it does not.
+
+        The count includes the arena, the context and the libraries' own memory.
+        """
         return None
 
     def forecast(
@@ -179,12 +181,13 @@ class Backend:
         memory: Memory = "default",
         arena: Arena | None = None,
     ) -> DeviceForecast:
-        """Predict the bytes of a device with a memory of its own over two runs: feeds, initializers and
-        outputs included. What kernels take for themselves while they run is not in it.
+        """Predict the bytes of a device with a memory of its own over two runs.
+
+        Feeds, initializers and outputs are included, kernels' workspaces are not.
 
         Args:
             memory: the session options.
-            arena: that recommended sessions have; None for one that grows by what is asked for.
+            arena: the arena of recommended sessions; None for one that grows by each request.
         """
         from planner.runtime.device.predict.bfc_device import forecast_arena
         from planner.runtime.memory.arena import ArenaSettings, capped
@@ -204,6 +207,6 @@ class Backend:
 
 
 def backend_of(target: Target) -> Backend:
-    """Return the backend of a target; that of the host for one file for all of them."""
+    """Return the backend of a target; the target of one file for all devices has the host's."""
     made: type[Backend] = importlib.import_module(f"{target.package}.backend").BACKEND
     return made(target)

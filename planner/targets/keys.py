@@ -1,4 +1,4 @@
-"""Keys of the metadata of a file that planner wrote: what for, and what its sessions need."""
+"""Metadata keys of a file that planner wrote: its target, and the needs of its sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ SESSION_KEYS = (
 )
 
 NEEDS_SWAPS, NEEDS_FUSED = "planner.swap 1", "planner.fused 1"
-"""The domain and version of the operators that a file with copies beside the operations needs, and one
-with fused operations."""
+"""Domain and version of the operators for copies beside the operations, and for fused operations."""
 NEEDS = (NEEDS_SWAPS, NEEDS_FUSED, f"{NEEDS_FUSED}, {NEEDS_SWAPS}")
-"""What files may need of the native library."""
+"""Values of `NEEDS_KEY`: operators of the native library that files may need."""

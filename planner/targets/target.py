@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 HALF = frozenset({"float16", "bfloat16"})
 ASKABLE = frozenset({"float16"})
-"""Half types that OptionalHasElement takes (onnx, docs/Operators.md): bfloat16 is none of them."""
+"""Half types that OptionalHasElement takes (onnx, docs/Operators.md); it does not take bfloat16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorRule:
-    """An operator that can anchor a tensor: it reads no more of it than one element or its shape.
+    """An operator that can anchor a tensor: it reads at most one element or the shape.
 
     Attributes:
         op_type: `Size`, `GatherND` (one element), `Neg` or `OptionalHasElement`.
@@ -31,7 +31,7 @@ class AnchorRule:
     opset: int = 1
 
     def fits(self, dtype: str, rank: int, opset: int) -> bool:
-        """Whether a tensor of this type and rank can be anchored so."""
+        """Tell whether the rule can anchor a tensor of this type and rank."""
         if self.dtypes is not None and dtype not in self.dtypes:
             return False
         return opset >= self.opset and self.scalars in (None, rank == 0)
@@ -39,15 +39,15 @@ class AnchorRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedKernels:
-    """How `planner.native` runs `planner.fused::Pointwise` on a target.
+    """The native library's kernels of `planner.fused::Pointwise` on a target.
 
     Attributes:
-        inexact: operators whose bits differ from those of ONNX Runtime's kernels on this target, besides
-            those that differ on every one (`planner.fuse.operators`).
-        halves: values may be of half types, with other rounding.
-        swaps: ONNX Runtime's kernels here take operands the other way round where the first is broadcast
-            along the last axis (`planner.fuse.operators.Row.swaps`).
-        remark: a clause on them, for a plan's assumptions.
+        inexact: operators whose bits differ from those of ONNX Runtime's kernels on this target, in
+            addition to those that differ on every target (`planner.fuse.operators`).
+        halves: whether values may be of half types, with other rounding.
+        swaps: whether ONNX Runtime's kernels here swap the operands where the first is broadcast along
+            the last axis (`planner.fuse.operators.Row.swaps`).
+        remark: a clause on these kernels, for a plan's assumptions.
     """
 
     inexact: frozenset[str] = frozenset()
@@ -63,34 +63,34 @@ class Target:
     Attributes:
         package: the target's folder: its `backend` module and, with a memory of its own, its
             `kernels.toml`.
-        plugin: the Python module that brings the provider beside stock onnxruntime; "" where the provider
-            is part of the onnxruntime wheel. `distribution` is the package that has it.
-        everywhere: one file for all targets.
-        anchors: for tensors on the device; host_anchors: for tensors on the host.
-        unfolds: constants that folding would keep on the device are made when they are needed.
+        plugin: the Python module that adds the provider to stock onnxruntime; "" where the provider is
+            part of the onnxruntime wheel. `distribution` is the package that has it.
+        everywhere: whether it stands for one file for all targets.
+        anchors: anchor rules for tensors on the device; host_anchors: for tensors on the host.
+        unfolds: whether constants that folding would keep on the device are made when they are needed.
         view_dtypes: element types of which a Reshape runs on the device; None for all.
         expand_dtypes: element types of which an Expand runs on the device; constants of these are
-            unfolded beside it.
+            unfolded there.
         optional_inputs: whether it has a kernel for OptionalGetElement.
         inplace: operators whose kernels on the device write their first output over their first
             input where it dies. The views are those of `planner.graph.rules` on every target.
         sums: operators whose kernels on the device add with atomics where their `reduction` says so:
-            in any order, so that the same model may give other last bits in each run.
-        always_sums: operators whose kernels do so whatever they are told.
+            in any order, and the same model may give other last bits in each run.
+        always_sums: operators whose kernels always add with atomics.
         fused: the native library's kernels of fused operations; None where it has none.
-        overlap: whether copies may run beside the operations, by `planner.native`: "proved" there, so
-            that `--copies auto` has them so; "asked", where they are asked for; "never".
-        keep_on_cpu: operators that the provider claims and cannot run, with the number of outputs
-            from which that is so; `keep_option` is the provider option that names their nodes.
+        overlap: whether copies may run beside the operations, by `planner.native`: "proved", for
+            `--copies auto` too; "asked", only where the user asks for them; "never".
+        keep_on_cpu: operators that the provider claims but cannot run, with the number of outputs from
+            which it cannot; `keep_option` is the provider option that names their nodes.
         cap: "arena" (a registered CPU arena), "driver" (a driver that counts), "arena_on_device"
             (an arena that is registered for the device).
         memory: ONNX Runtime's name of the device's memory (core/framework/allocator.h); "" where inputs
             and outputs are not bound there. Bindings write it in small letters.
-        waits: environment variables of a process in which each launch waits for its kernel, so that
-            nodes can be timed; empty where nothing does that.
-        refusals: what to say of a run's error for want of memory, by a text in its message, for which
-            `{message}` stands.
-        absolute, relative: tolerance against the CPU's outputs, of the largest element.
+        waits: environment variables of a process in which each launch waits for its kernel, which timing
+            of nodes needs; empty where there are none.
+        refusals: messages for a run that failed for want of memory, by a text in ONNX Runtime's message,
+            which replaces `{message}`.
+        absolute, relative: tolerance against the CPU's outputs, as a share of the largest element.
         snippet: Python that opens a session there, with the fields `session`, `comment` and `arena`.
     """
 
@@ -127,10 +127,10 @@ class Target:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is the host's own processor, and nothing else."""
+        """Whether it is the host's own processor alone."""
         return not self.own_memory and not self.everywhere
 
     @property
     def is_arena(self) -> bool:
-        """Whether all that is on the device lies in an arena of ONNX Runtime's."""
+        """Whether all memory on the device lies in an arena of ONNX Runtime's."""
         return self.cap == "arena_on_device"

@@ -1,1 +1,1 @@
-"""Regions of a model that run in chunks of rows."""
+"""Lowering of regions that run in chunks of rows."""

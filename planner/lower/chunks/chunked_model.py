@@ -1,4 +1,4 @@
-"""A model while nodes of it are replaced by chunks: new values, constants and nodes under free names."""
+"""A model while its nodes are replaced by chunks: new values, constants and nodes under free names."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Split:
     """A clone in which regions run in chunks; `types` covers its values.
 
     Attributes:
-        order: names of all nodes, in the order in which they stand: each region's chunk after chunk.
-        values: by new value, the name of the one that it is a part of.
-        nodes: by new node, the name of the one that it does a part of.
+        order: names of all nodes in file order: each region chunk after chunk.
+        values: for each new value, the name of the value that it is a part of.
+        nodes: for each new node, the name of the node whose work it does a part of.
     """
 
     model: ir.Model
@@ -34,7 +34,7 @@ class Split:
 
 
 class ChunkedModel:
-    """A clone, while nodes of it are replaced by chunks."""
+    """A clone whose nodes are being replaced by chunks."""
 
     def __init__(self, ground: Ground, order: Sequence[str]) -> None:
         self.ground = ground
@@ -51,7 +51,7 @@ class ChunkedModel:
         self._integers: dict[tuple[str, tuple[int, ...]], ir.Value] = {}
 
     def done(self) -> Split:
-        """The rewritten model, its nodes in order."""
+        """Return the rewritten model, its nodes in order."""
         names = in_turn(self.nodes, self.places)
         graph = self.model.graph
         graph.remove(list(graph))
@@ -65,19 +65,19 @@ class ChunkedModel:
         )
 
     def value(self, wish: str, kind: ValueType, like: ir.Value) -> ir.Value:
-        """A new value; one that is like a value without a shape gets none."""
+        """Make a new value; it gets no shape where the value that it is like has none."""
         value = self.named(self._names.fresh(wish), kind, like)
         self.like[str(value.name)] = str(like.name)
         return value
 
     def named(self, name: str, kind: ValueType, like: ir.Value) -> ir.Value:
-        """A value of a certain name."""
+        """Make a value with a given name."""
         self.types[name] = kind
         shape = None if like.shape is None else ir.Shape(kind.shape)
         return ir.Value(name=name, shape=shape, type=ir.TensorType(kind.dtype))
 
     def constant(self, wish: str, array: np.ndarray) -> ir.Value:
-        """A new initializer."""
+        """Add an initializer."""
         name = self._names.fresh(wish)
         dtype = ir.DataType.from_numpy(array.dtype)
         value = ir.Value(
@@ -91,7 +91,7 @@ class ChunkedModel:
         return value
 
     def integers(self, numbers: tuple[int, ...], dtype: str = "int64") -> ir.Value:
-        """A vector of integers, the same initializer for the same numbers."""
+        """Return a vector of integers: the same initializer for the same numbers."""
         key = (dtype, numbers)
         if key not in self._integers:
             wish = f"planner__{dtype}_{'_'.join(map(str, numbers)) or 'none'}"
@@ -99,7 +99,7 @@ class ChunkedModel:
         return self._integers[key]
 
     def add(self, node: ir.Node, wish: str, of: str, place: Place) -> None:
-        """Take a new node in, under a name of its own, with its mark."""
+        """Add a new node, with a free name and its mark."""
         node.name = self._names.fresh(wish)
         self._marks.put(node, Role.CHUNK, part_of=of)
         self.nodes[node.name] = node
@@ -107,7 +107,7 @@ class ChunkedModel:
         self.parts[node.name] = of
 
     def drop(self, name: str) -> None:
-        """Take an old node out."""
+        """Remove an old node."""
         node = self.nodes.pop(name)
         del self.places[name]
         for i in range(len(node.inputs)):

@@ -1,11 +1,11 @@
 """Regions of a graph that can run in chunks of rows.
 
-A region grows from one axis of one tensor: over what makes it and what reads it, and over theirs, as long
-as the operators let rows pass (`planner.lower.chunks.rows`) and the values between them are large. What
-is small ends it: it is cut where rows of it are read (a Slice for each chunk) and put together where it
-is read from outside (a Concat). So each large value inside is there a chunk at a time:
+A region grows from one axis of one tensor: to its producer and its readers, and on to theirs, as long
+as the operators let rows pass (`planner.lower.chunks.rows`) and the values between them are large. A
+small value ends it: the value is cut where rows of it are read (a Slice for each chunk) and joined
+where it is read from outside (a Concat). Each large value inside then exists one chunk at a time:
 
-    h ──→ Gemm → LogSoftmax → … → Gemm → dh        h, dh: small;  what lies between: rows × vocabulary
+    h ──→ Gemm → LogSoftmax → … → Gemm → dh        h, dh: small;  values between: rows × vocabulary
           rows of h         make    rows of dh     dW: each chunk adds its part
 """
 
@@ -28,19 +28,19 @@ from planner.lower.chunks.rows import Subject, Way
 from planner.onnxio.load import ValueType
 
 MAX_CONSTANT_BYTES = 1 << 18
-"""Constants up to this size are cut when the model is written; larger ones are read whole."""
+"""The largest constant that is cut when the model is written; larger ones are read whole."""
 
 _MAX_READ_BYTES = 1 << 16
-"""Of constants that say how an operator works: shapes, axes, pads."""
+"""The largest constant whose elements are read, as parameters of an operator: shapes, axes, pads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
-    """Where a region begins, and how far it goes.
+    """The start of a region, and its extent.
 
     Attributes:
-        tensor, axis: what is cut first, into so many `chunks`.
-        large_bytes: values of so many bytes are taken in, with what makes and reads them.
+        tensor, axis: the axis that is cut first; chunks: the number of chunks.
+        large_bytes: the least bytes of a value through which the region grows.
     """
 
     tensor: str
@@ -54,9 +54,9 @@ class Region:
     """Nodes that run in chunks.
 
     Attributes:
-        ways: how each of them is split, by name, in file order.
-        cuts: the axis of each tensor that they make in chunks.
-        units: every axis that is cut has a multiple of so many rows; chunks end at such multiples.
+        ways: how each node is split, by its name, in file order.
+        cuts: the axis of each tensor that these nodes make in chunks.
+        units: the rows of every cut axis are a multiple of this; chunks end at such multiples.
     """
 
     seed: Seed
@@ -66,11 +66,11 @@ class Region:
 
     @property
     def is_exact(self) -> bool:
-        """Whether no bit depends on the chunks."""
+        """Whether the chunks change no bit of the results."""
         return all(way.exact and not way.is_partial for way in self.ways.values())
 
     def stretch(self, chunk: int, rows: int) -> tuple[int, int]:
-        """The half-open range of rows of one chunk, of an axis that has `rows`."""
+        """Return the half-open range of rows of one chunk, for an axis with `rows` rows."""
         each = rows // self.units
         first, behind = (self.units * c // self.seed.chunks * each for c in (chunk, chunk + 1))
         return first, behind
@@ -78,12 +78,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A way of a node, with what it reads and makes.
+    """A way of a node, with its inputs and outputs.
 
     Attributes:
-        read, made: the tensors that are there, each with the axis along which it is cut; None for whole.
-        bytes: of the tensors that are cut.
-        units: the greatest common divisor of the axes' sizes.
+        read, made: the tensors that are present, each with the axis along which it is cut, or None.
+        bytes: bytes of the cut tensors.
+        units: the greatest common divisor of the cut axes' sizes.
     """
 
     way: Way
@@ -94,7 +94,7 @@ class Cut:
 
 
 class Ground:
-    """A model, looked at for regions."""
+    """A model in which regions are searched."""
 
     def __init__(
         self, model: ir.Model, types: Mapping[str, ValueType], graph: TrainingGraph
@@ -131,7 +131,7 @@ class Ground:
         self._cuts: dict[str, tuple[Cut, ...]] = {}
 
     def cuts(self, name: str) -> tuple[Cut, ...]:
-        """The ways of a node in which everything that is cut can be."""
+        """Return the ways of a node whose cut tensors can all be cut."""
         if name not in self._cuts:
             found: tuple[Way, ...] = ()
             if name in self.splittable:
@@ -153,15 +153,16 @@ class Ground:
         )
 
     def read(self, name: str) -> list[str]:
-        """Names of a node's inputs by position; "" for what is absent."""
+        """Return the names of a node's inputs by position; "" for an absent one."""
         return ["" if v is None else str(v.name or "") for v in self.nodes[name].inputs]
 
     def made(self, name: str) -> list[str]:
-        """Names of a node's outputs by position; "" for what nobody wants."""
+        """Return the names of a node's outputs by position; "" for an unused one."""
         return [str(v.name or "") for v in self.nodes[name].outputs]
 
     def is_small_constant(self, tensor: str) -> bool:
-        """Whether it is known before the model runs, and small enough to be cut then."""
+        """Tell whether a tensor is a constant that is small enough to be cut when the model is
+        written."""
         if tensor not in self.constants or self.types[tensor].bytes > MAX_CONSTANT_BYTES:
             return False
         constant = self.model.graph.initializers[tensor].const_value
@@ -194,7 +195,7 @@ class Ground:
 
 
 def grow(ground: Ground, seed: Seed, *, without: Set[str] = frozenset()) -> Region | None:
-    """The region around a seed; None where nothing can be split there.
+    """Return the region around a seed; None where nothing can be split there.
 
     Args:
         without: names of nodes that may not be in it.
@@ -219,10 +220,10 @@ def grow(ground: Ground, seed: Seed, *, without: Set[str] = frozenset()) -> Regi
 
 @dataclass(slots=True)
 class _Growing:
-    """A region so far.
+    """A region while it grows.
 
     Attributes:
-        cuts: of what is made in it; `reads`: the axes along which each tensor is read in it.
+        cuts: the axes of tensors made in it; reads: the axes along which each tensor is read in it.
     """
 
     ground: Ground
@@ -247,7 +248,7 @@ class _Growing:
                 if cut is None:
                     continue
                 for other in self._add(name, cut):
-                    # what no node makes is there whatever is cut
+                    # inputs and initializers are whole in memory in any case
                     is_large = (
                         other in ground.producer and ground.bytes[other] >= self.seed.large_bytes
                     )
@@ -256,7 +257,7 @@ class _Growing:
                         queue.append(other)
 
     def _cut(self, name: str, tensor: str) -> Cut | None:
-        """The way of a node that goes with the axes so far and cuts the most bytes."""
+        """Return the way of a node that fits the axes chosen before and cuts the most bytes."""
         fitting = [cut for cut in self.ground.cuts(name) if self._fits(cut, tensor)]
         return max(fitting, key=lambda cut: cut.bytes, default=None)
 
@@ -267,7 +268,7 @@ class _Growing:
         for t, axis in cut.read:
             known = self.cuts.get(t)
             if axis is None:
-                # to be read whole, it is put together
+                # a value that is read whole is joined, and must be small
                 if known is not None and self.ground.bytes[t] >= self.seed.large_bytes:
                     return False
                 continue
@@ -286,7 +287,7 @@ class _Growing:
         return is_touched
 
     def _add(self, name: str, cut: Cut) -> list[str]:
-        """Take a node in; the tensors that it cuts."""
+        """Add a node to the region; return the tensors that it cuts."""
         self.ways[name] = cut.way
         self.units = math.gcd(self.units, cut.units)
         read = [(t, axis) for t, axis in cut.read if axis is not None]

@@ -1,10 +1,12 @@
 """The ways in which each operator can be split into chunks of rows.
 
 They follow from the operators' definitions (onnx/docs/Operators.md, and for com.microsoft
-onnxruntime/docs/ContribOperators.md). `planner.graph.operators` says which rule holds for an operator;
-one without a rule has no way: nothing is guessed.
-Which of them give the same bits, whatever the chunks, `tests/lower/test_row_rules.py` asks ONNX Runtime:
-not the products, whose kernel takes another path for one row, or for fewer columns, nor sums in parts.
+onnxruntime/docs/ContribOperators.md). `planner.graph.operators` names the rule of each operator; an
+operator without a rule has no way: nothing is guessed.
+
+`tests/lower/test_row_rules.py` tests on ONNX Runtime which ways give the same bits for any chunks.
+Products do not, whose kernel takes another path for one row or for fewer columns, nor do sums in
+parts.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from planner.lower.chunks.rows import Axes, Shape, Subject, Way
 from planner.onnxio.products import plain_order
 
 MIN_OPSET = 13
-"""Operator set from which on the rules hold: axes are inputs where data may be, Softmax is along one."""
+"""The operator set from which on the rules hold: axes may be inputs, and Softmax is along one axis."""
 
 _MAX_ROWS = (1 << 31) - 1
-"""What 32 bits hold: where a chunk begins and ends."""
+"""The largest row number: 32 bits hold the start and the end of a chunk."""
 
 Rule = Callable[[Subject], Iterator[Way]]
 
 
 def ways_of(subject: Subject) -> tuple[Way, ...]:
-    """All ways in which a node can be split; none where its operator has no rule.
+    """Return all ways in which a node can be split; none where its operator has no rule.
 
     Every axis that is cut has at least two rows.
     """
@@ -55,7 +57,8 @@ def _axis(value: int, rank: int) -> int:
 
 
 def _aligned(shape: Shape | None, made: Shape, axis: int) -> int | None:
-    """The axis of a broadcast input that lies under one of the result; None where it is repeated."""
+    """Return the axis of a broadcast input that aligns with one of the result; None where it is
+    repeated."""
     place = axis - len(made) + len(shape or ())
     return place if shape is not None and place >= 0 and shape[place] == made[axis] else None
 
@@ -69,8 +72,11 @@ def _elementwise(subject: Subject) -> Iterator[Way]:
 
 
 def _by_vectors(subject: Subject) -> Iterator[Way]:
-    """Functions whose kernels take one path for whole vectors of elements and another for what is left
-    (Eigen's packet operations): where a chunk ends decides which."""
+    """Yield ways of functions whose kernels treat whole vectors of elements and the remainder
+    differently.
+
+    These are Eigen's packet operations: the end of a chunk decides which path an element takes.
+    """
     for way in _elementwise(subject):
         yield replace(way, exact=False)
 
@@ -84,7 +90,7 @@ def _only_first(subject: Subject, axis: int) -> Axes:
 
 
 def _along(subject: Subject, others: Iterator[int]) -> Iterator[Way]:
-    """Rows of the first input make the same rows of every output."""
+    """Yield ways in which rows of the first input make the same rows of every output."""
     for axis in others:
         yield Way(inputs=_only_first(subject, axis), outputs=_all(subject.outputs, axis))
 
@@ -106,8 +112,10 @@ def _normalization(subject: Subject) -> Iterator[Way]:
 
 
 def _skip_normalization(subject: Subject) -> Iterator[Way]:
-    """(input, skip, gamma, beta, bias) → (result, mean, deviation, sum); the middle two are not made by
-    the CPU's kernel (contrib_ops/cpu/skip_layer_norm.cc)."""
+    """Yield ways of (input, skip, gamma, beta, bias) → (result, mean, deviation, sum).
+
+    The CPU's kernel does not make the middle two outputs (contrib_ops/cpu/skip_layer_norm.cc).
+    """
     made = subject.made
     if any(subject.outputs[1:3]):
         return
@@ -118,7 +126,7 @@ def _skip_normalization(subject: Subject) -> Iterator[Way]:
 
 
 def _reduced(subject: Subject) -> tuple[tuple[int, ...], bool] | None:
-    """(axes that are reduced, whether they stay as dims of 1); None where they are not known."""
+    """Return (the reduced axes, whether they stay as dims of 1); None where the axes are unknown."""
     rank = len(subject.read(0))
     found = subject.numbers(1, "axes")
     if found is None:
@@ -138,7 +146,7 @@ def _reduce(subject: Subject) -> Iterator[Way]:
         inputs = _only_first(subject, axis)
         if axis not in axes:
             lost = 0 if keeps else sum(a < axis for a in axes)
-            # what is added may be added in another order where there are fewer rows
+            # with fewer rows, the kernel may add in another order
             is_exact = kind in ("ReduceMax", "ReduceMin")
             yield Way(inputs=inputs, outputs=(axis - lost,), exact=is_exact)
         elif kind in _SUMS:
@@ -147,7 +155,7 @@ def _reduce(subject: Subject) -> Iterator[Way]:
 
 
 _SUMS = frozenset({"ReduceL1", "ReduceMean", "ReduceSum", "ReduceSumSquare"})
-"""Reductions whose parts can be added up."""
+"""Reductions whose partial results can be added up."""
 
 
 def _arg(subject: Subject) -> Iterator[Way]:
@@ -160,7 +168,7 @@ def _arg(subject: Subject) -> Iterator[Way]:
 
 
 def _product(subject: Subject) -> Iterator[Way]:
-    """A[…, M, K] · B[…, K, N], the axes of either in the order that its attributes give them."""
+    """Yield ways of A[…, M, K] · B[…, K, N], with each operand's axes in the order of its attributes."""
     made = subject.made
     if min(len(subject.read(0)), len(subject.read(1))) < 2:
         return
@@ -178,7 +186,7 @@ def _product(subject: Subject) -> Iterator[Way]:
 
 
 def _order(subject: Subject, index: int) -> list[int]:
-    """The axes of an operand as MatMul would read them."""
+    """Return the axes of an operand in MatMul's order."""
     side = "AB"[index]
     return plain_order(
         len(subject.read(index)),
@@ -188,17 +196,17 @@ def _order(subject: Subject, index: int) -> list[int]:
 
 
 def _aligned_in(shape: Shape, order: Sequence[int], made: Shape, axis: int) -> int | None:
-    """`_aligned`, of an operand whose axes are read in this order."""
+    """Return `_aligned` for an operand whose axes are read in this order."""
     place = _aligned(tuple(shape[a] for a in order), made, axis)
     return None if place is None else order[place]
 
 
 def _gemm(subject: Subject) -> Iterator[Way]:
-    """The same, with C added; where the product is in parts, C is a part of the first."""
+    """Yield ways of a product plus C; where the product is in parts, C goes to the first part."""
     for way in _product(subject):
         axis = way.outputs[0]
         if axis is None and subject.node.op_type != "Gemm":
-            continue  # an activation wants the whole sum
+            continue  # an activation needs the whole sum
         more: Axes = ()
         if len(subject.inputs) > 2:
             shape = subject.inputs[2]
@@ -215,7 +223,8 @@ def _transpose(subject: Subject) -> Iterator[Way]:
 
 
 def _view(subject: Subject) -> Iterator[Way]:
-    """Where as many elements lie before both axes, a stretch of one is a stretch of the other."""
+    """Yield pairs of axes with as many elements before them: a stretch of one is a stretch of the
+    other."""
     before, after = subject.read(0), subject.made
     for i, dim in enumerate(before):
         for j, other in enumerate(after):

@@ -28,11 +28,11 @@ class Way:
     """One way in which an operation can be split.
 
     Attributes:
-        inputs: by position: the axis that is cut; None for what is read whole, or absent.
-        outputs: by position: the axis that is cut; None where nobody wants it, or chunks make parts.
-        is_partial: each chunk makes a part of the result, and these are added up.
-        is_mean: such parts are means of the chunks' rows, to be weighted by their number.
-        exact: the kernel works out each row by itself, so that no bit depends on the chunks.
+        inputs: by position, the axis that is cut; None for an input that is read whole or absent.
+        outputs: by position, the axis that is cut; None for an unused output or a partial result.
+        is_partial: whether each chunk makes a partial result, and these are added up.
+        is_mean: whether partial results are means of the chunks' rows, to be weighted by their number.
+        exact: whether the kernel computes each row by itself, and chunks change no bit.
     """
 
     inputs: Axes
@@ -44,12 +44,12 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A node, and what is known of its values.
+    """A node, and the known properties of its values.
 
     Attributes:
-        inputs: shapes by position; None for what is absent.
-        outputs: shapes by position; None for what nobody wants.
-        constants: elements of inputs that are known before the model runs, by position.
+        inputs: shapes by position; None for an absent input.
+        outputs: shapes by position; None for an unused output.
+        constants: elements of constant inputs, by position.
         opset: version of the ONNX operator set.
     """
 
@@ -61,29 +61,29 @@ class Subject:
 
     @property
     def made(self) -> Shape:
-        """Shape of the first output."""
+        """The shape of the first output."""
         shape = self.outputs[0]
         assert shape is not None
         return shape
 
     def read(self, place: int) -> Shape:
-        """Shape of an input that is there."""
+        """Return the shape of an input that is present."""
         shape = self.inputs[place]
         assert shape is not None
         return shape
 
     def has(self, place: int) -> bool:
-        """Whether an input is there."""
+        """Tell whether an input is present."""
         return place < len(self.inputs) and self.inputs[place] is not None
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An attribute."""
+        """Return an integer attribute."""
         found = self.node.attributes.get(name)
         return default if found is None else found.as_int()
 
     def numbers(self, place: int, attribute: str = "") -> tuple[int, ...] | None:
-        """Integers that an input or an attribute holds; () where neither is there, None where they are
-        not known."""
+        """Return the integers of an input or an attribute; () where neither is present, None where
+        unknown."""
         if self.has(place):
             found = self.constants.get(place)
             return None if found is None else tuple(int(v) for v in found.reshape(-1))

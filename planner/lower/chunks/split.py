@@ -1,17 +1,17 @@
 """Write regions that run in chunks of rows into a model.
 
-Each node of a region (`planner.lower.chunks.regions`) becomes one node for each chunk. What they read
-from outside the region is cut by a Slice for each chunk; what they make in chunks and others read whole
-is put together by a Concat of the old name; partial results are added up in order, in a product by its C:
+Each node of a region (`planner.lower.chunks.regions`) becomes one node for each chunk. A Slice for each
+chunk cuts inputs from outside the region. A Concat under the old name joins outputs that other nodes read
+whole. Partial results are added up in order, in a product by its C:
 
     x[rows] → op → y[rows]        x → Slice → op__chunk0 → y__rows0 ┐
                                   x → Slice → op__chunk1 → y__rows1 ┴ Concat → y
 
-Node by node the rewritten graph computes what the old one did, whatever lies between the nodes of a
-region: what is not in it reads whole values, and what is in it reads chunks, or whole values.
+Node by node the rewritten graph computes the same as the old one, whatever lies between the nodes of a
+region: nodes outside of it read whole values, and nodes in it read chunks or whole values.
 
-Nodes that come of it carry the unique attribute, so that no common-subexpression elimination merges two
-of them, and names such as `op__chunk3`.
+New nodes carry the unique attribute, which keeps common-subexpression elimination from merging two of
+them, and names such as `op__chunk3`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from planner.lower.chunks.stages import Place
 from planner.onnxio.load import ValueType
 
 _SUMMING = frozenset({"FusedMatMul", "Gemm", "MatMul"})
-"""Products that a Gemm can make, which adds what it is given as C."""
+"""Products that a Gemm can compute, which adds its input C."""
 
 _GEMM_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
@@ -43,8 +43,8 @@ def with_split(ground: Ground, regions: Sequence[Region], order: Sequence[str]) 
 
     Args:
         ground: the model, which is not changed.
-        regions: of it; no two have a node in common.
-        order: names of its nodes, in an order in which they can run.
+        regions: regions of it, without common nodes.
+        order: names of its nodes, in a topological order.
     """
     model = ChunkedModel(ground, order)
     for region in regions:
@@ -89,7 +89,7 @@ class _RegionWriter:
             to.drop(name)
 
     def _is_wanted(self, value: ir.Value) -> bool:
-        """Whether something reads it whole."""
+        """Tell whether anything reads the whole value."""
         if value.is_graph_output():
             return True
         for use in value.uses():
@@ -99,7 +99,7 @@ class _RegionWriter:
         return False
 
     def _hand_over(self, made: Sequence[ir.Value]) -> None:
-        """Outputs of the graph, and readers outside, get what was put together."""
+        """Give graph outputs and readers outside of the region the joined values."""
         outputs = self.to.model.graph.outputs
         for value in made:
             whole = self.whole.get(str(value.name))
@@ -113,7 +113,7 @@ class _RegionWriter:
                     outputs[i] = whole
 
     def _kind(self, name: str, axis: int | None, chunk: int) -> ValueType:
-        """Type of a chunk of a value, or of the value."""
+        """Return the type of a chunk of a value, or of the value."""
         kind = self.to.types[name]
         if axis is None:
             return kind
@@ -133,7 +133,7 @@ class _RegionWriter:
         return found
 
     def _part(self, value: ir.Value, axis: int, chunk: int, place: Place) -> ir.Value:
-        """The chunk's rows of a value."""
+        """Return the chunk's rows of a value."""
         name = str(value.name)
         if name in self.region.cuts:
             return self.chunks[name, chunk]
@@ -153,7 +153,7 @@ class _RegionWriter:
             index = (slice(None),) * axis + (slice(first, behind),)
             return to.constant(wish, np.ascontiguousarray(constant.numpy()[index]))
         made = to.value(wish, self._kind(name, axis, chunk), value)
-        # Slices by int64 that share an input become a Split, whose chunks are there all at once
+        # Slices by int64 that share an input become a Split, whose chunks exist all at once
         # (core/optimizer/gather_fusion.cc, GatherSliceToSplitFusion)
         numbers = (to.integers((n,), "int32") for n in (first, behind, axis))
         node = ir.Node("", "Slice", [value, *numbers], outputs=[made])
@@ -161,7 +161,7 @@ class _RegionWriter:
         return made
 
     def _chunk(self, node: ir.Node, way: Way, chunk: int) -> None:
-        """One chunk of a node whose outputs are cut."""
+        """Write one chunk of a node whose outputs are cut."""
         to = self.to
         outputs: list[ir.Value] = []
         for value, axis in zip(node.outputs, way.outputs, strict=True):
@@ -182,7 +182,7 @@ class _RegionWriter:
         chunk: int,
         as_gemm: bool = False,
     ) -> None:
-        """A node that does the work of another on a chunk."""
+        """Write a node that does another node's work on a chunk."""
         to = self.to
         op_type, domain, version = node.op_type, node.domain, node.version
         attributes = list(node.attributes.values())
@@ -209,7 +209,7 @@ class _RegionWriter:
         to.add(made, f"{name}__chunk{chunk}", of=name, place=self.place(name, chunk))
 
     def _add_up(self, node: ir.Node, way: Way) -> None:
-        """Chunks of a node whose results are parts of the whole, and their sum."""
+        """Write the chunks of a node whose results are partial, and their sum."""
         value = node.outputs[0]
         total: ir.Value | None = None
         for chunk in range(self.count):
@@ -220,7 +220,7 @@ class _RegionWriter:
                 total = made
                 continue
             kind = self.to.types[str(value.name)]
-            # a product begins its own sum
+            # the first chunk, and any node that cannot add to the total itself
             part = self.to.value(f"{value.name}__part{chunk}", kind, value)
             self._node(node, inputs, [part], chunk)
             if way.is_mean:
@@ -236,7 +236,7 @@ class _RegionWriter:
         )
 
     def _sum(self, value: ir.Value, chunk: int) -> ir.Value:
-        """The sum up to a chunk: behind the last, the value itself."""
+        """Return the value for the sum up to a chunk; for the last chunk, the node's output itself."""
         name = str(value.name)
         if chunk == self.count - 1 and name in self.whole:
             return self.whole[name]
@@ -251,7 +251,7 @@ class _RegionWriter:
         return made
 
     def _weighted(self, node: ir.Node, way: Way, part: ir.Value, chunk: int) -> ir.Value:
-        """A chunk's mean, times its share of the rows."""
+        """Write the product of a chunk's mean and its share of the rows."""
         axis, read = way.inputs[0], node.inputs[0]
         assert axis is not None and read is not None
         rows = self.to.types[str(read.name)].shape[axis]

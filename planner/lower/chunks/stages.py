@@ -1,9 +1,10 @@
-"""Where the chunks of a region run: one after the other, in as many stages as values leave and come back.
+"""The order of a region's chunks: one after the other, in as many stages as values leave it and come
+back.
 
-What a region makes may come back to it by way of nodes outside, as the gradient of a feed-forward does:
-all chunks of what lies before must have run by then. So its nodes are in stages: a node is in a later
-stage than what it needs by way of others, and in the stage of its readers where these alone want it. In
-each stage all of a chunk's nodes run before the next chunk's.
+A region's result may come back to it through nodes outside, as the gradient of a feed-forward network
+does: all chunks of the earlier part must have run by then. Therefore its nodes are in stages: a node
+is in a later stage than the nodes that it needs through outside nodes, and in the stage of its
+readers where only these read it. In each stage all of a chunk's nodes run before the next chunk's.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from planner.lower.chunks.regions import Ground, Region
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A node's turn among those that may run.
+    """The sort key of a node among those that are ready to run.
 
     Attributes:
-        step: of the old order; a stage's chunks come behind it.
-        region: the step of the region's first node; -1 outside of regions.
-        order: of the old node.
-        beside: -1 for what a node needs, 1 for what is made of its result.
+        step: step of the old order, after which a stage's chunks come.
+        region: step of the region's first node; -1 outside of regions.
+        order: step of the old node.
+        beside: -1 for a node that prepares its inputs, 1 for one that processes its result.
     """
 
     step: int
@@ -36,16 +37,16 @@ class Place:
     beside: int = 0
 
     def before(self) -> Place:
-        """The turn of what the node needs."""
+        """Return the place of a node that prepares this node's inputs."""
         return Place(self.step, self.region, self.stage, self.chunk, self.order, -1)
 
     def behind(self) -> Place:
-        """The turn of what is made of its result."""
+        """Return the place of a node that processes this node's result."""
         return Place(self.step, self.region, self.stage, self.chunk, self.order, 1)
 
 
 class Keys:
-    """Places of the nodes of a model, by an order in which they can run."""
+    """Places of the nodes of a model, by a topological order."""
 
     def __init__(self, ground: Ground, order: Sequence[str]) -> None:
         self.ground = ground
@@ -53,11 +54,11 @@ class Keys:
         self.step = {name: i for i, name in enumerate(order)}
 
     def alone(self, name: str) -> Place:
-        """The place of a node outside of regions."""
+        """Return the place of a node outside of regions."""
         return Place(self.step[name])
 
     def of(self, region: Region) -> Callable[[str, int], Place]:
-        """What gives a region's nodes their places, chunk by chunk."""
+        """Return a function from a region's node and chunk to its place."""
         stages = self._stages(region)
         begin = self._begin(region, stages)
         first = min(self.step[name] for name in region.ways)
@@ -97,7 +98,7 @@ class Keys:
         return stages
 
     def _readers(self, region: Region, name: str) -> list[str]:
-        """The nodes that want a node's result; none where others than chunks do."""
+        """Return the nodes that read a node's result; none where anything but chunks reads it."""
         ground, found = self.ground, list[str]()
         outputs = {str(v.name) for v in ground.model.graph.outputs}
         for tensor in filter(None, ground.made(name)):
@@ -112,7 +113,7 @@ class Keys:
         return found
 
     def _begin(self, region: Region, stages: Mapping[str, int]) -> dict[int, int]:
-        """By stage, the step behind which its chunks come: what they need has run by then."""
+        """Return for each stage the step after which its chunks come, when all their inputs exist."""
         ground = self.ground
         first: dict[int, int] = {}
         needed: dict[int, int] = {}
@@ -126,7 +127,7 @@ class Keys:
 
 
 def in_turn(nodes: Mapping[str, ir.Node], places: Mapping[str, Place]) -> list[str]:
-    """Names of nodes in an order in which they can run: the first place first among those that may."""
+    """Sort nodes topologically: among the ready ones, the first place comes first."""
     maker = {v: name for name, node in nodes.items() for v in node.outputs}
     readers: dict[str, list[str]] = {name: [] for name in nodes}
     waits: dict[str, int] = {}

@@ -1,10 +1,10 @@
-"""With what a step can be anchored: a reader of its output that costs next to nothing.
+"""Anchors of steps: nodes that read an output of the step at next to no cost.
 
-An anchor is a node that nobody reads, at the end of the file: ONNX Runtime visits it early, and what it
-reads must have run by then (`planner.lower.order.realize`). It must not be folded, and must run where its
-tensor is, or ONNX Runtime would copy the tensor for its sake. `Size` reads the shape alone, but WebGPU
-has no kernel for it; there one element is read, by `GatherND`. The rules of each target are its row in
-`planner.targets`.
+An anchor is a node that nobody reads, at the end of the file: ONNX Runtime visits it early, and its
+input must have been made by then (`planner.lower.order.realize`). It must not be folded, and must run
+where its tensor is, or ONNX Runtime would copy the tensor for it. `Size` reads only the shape, but
+WebGPU has no kernel for it; there `GatherND` reads one element. The rules of each target are in its
+row in `planner.targets`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from planner.targets import HOST, Target
 from planner.targets.target import AnchorRule
 
 _SCALARS = {"Size": "int64", "OptionalHasElement": "bool", "SequenceLength": "int64"}
-"""Element type of a result that is a scalar, whatever is anchored."""
+"""Element types of anchors' results that are scalars, whatever is anchored."""
 
 
 def own_type(op_type: str, tensor: Tensor) -> tuple[str, tuple[int, ...]] | None:
-    """Element type and shape of what an added node makes; None where they are those of what it reads."""
+    """Return the element type and shape of an added node's result; None where they are its input's."""
     if op_type in _SCALARS:
         return _SCALARS[op_type], ()
     if op_type in SWAP_TOKENS:
@@ -33,12 +33,12 @@ def own_type(op_type: str, tensor: Tensor) -> tuple[str, tuple[int, ...]] | None
 
 
 def anchor_operator(target: Target, tensor: Tensor, opset: int, *, on_host: bool) -> str | None:
-    """The operator that anchors a tensor, or None where the target has none for its type.
+    """Return the operator that anchors a tensor; None where the target has none for its type.
 
     Args:
-        tensor: as the original graph has it: element type and rank.
+        tensor: the tensor of the original graph, with its element type and rank.
         opset: the model's operator set of the default domain.
-        on_host: the value to anchor is a copy on the host.
+        on_host: whether the value to anchor is a copy on the host.
     """
     if tensor.dtype == "sequence":
         return "SequenceLength"
@@ -51,8 +51,8 @@ class Anchorer:
     """Makes the nodes that pin the order, in a rewritten graph that is being built.
 
     Args:
-        names: that are free in the model.
-        target: what the model is written for.
+        names: names that are free in the model.
+        target: the target that the model is written for.
         opset: the model's operator set of the default domain.
     """
 
@@ -67,11 +67,11 @@ class Anchorer:
         self.number = last_number(graph)
 
     def can_anchor(self, step: PlannedStep) -> bool:
-        """Whether some output of `step` can be anchored without a copy."""
+        """Tell whether some output of `step` can be anchored without a copy."""
         return any(value and self._anchor_operator(step, value) for value in step.writes.values())
 
     def anchor(self, step: PlannedStep, value: str | None = None) -> PlannedStep | None:
-        """A node that reads next to nothing of an output of `step`; None where there is none such.
+        """Return a node that reads next to nothing of an output of `step`; None where none can.
 
         Args:
             value: the output; None for the first that can be anchored.
@@ -95,7 +95,7 @@ class Anchorer:
         return None
 
     def host_copy(self, step: PlannedStep) -> PlannedStep:
-        """A copy to the host of an output of `step`, to be anchored there in its stead."""
+        """Return a copy to the host of an output of `step`, to be anchored there instead."""
         value = next(v for v in step.writes.values() if v)
         number = self._next()
         return PlannedStep(
@@ -115,7 +115,8 @@ class Anchorer:
         return anchor_operator(self.target, tensor, self.opset, on_host=on_host)
 
     def _origin(self, step: PlannedStep, value: str) -> tuple[Tensor, bool]:
-        """(the original tensor that a value of `step` is like, whether it is on the host)."""
+        """Return (the original tensor that a value of `step` is like, whether the value is on the
+        host)."""
         if step.op is None:
             assert step.tensor is not None
             tensor = self.graph.tensors[step.tensor]
@@ -133,6 +134,6 @@ class Anchorer:
 
 
 def last_number(graph: TrainingGraph) -> int:
-    """The highest number that a node of an earlier plan carries; 0 where there is none."""
+    """Return the highest number of an earlier plan's node; 0 where there is none."""
     marks = (mark_of((op.attributes or {}).get(PLANNER_ATTRIBUTE)) for op in graph.operations)
     return max((mark[1] for mark in marks if mark is not None), default=0)

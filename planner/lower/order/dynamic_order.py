@@ -25,11 +25,12 @@ class DynamicOrder:
         self.changes = 0
 
     def order(self) -> list[int]:
-        """The nodes in their present order."""
+        """Return the nodes in their present order."""
         return list(self.nodes)
 
     def add(self, first: int, second: int) -> bool:
-        """Require `first` to stand before `second`; False (and no change) if that makes a cycle."""
+        """Require `first` to come before `second`; return False, and change nothing, if that makes a
+        cycle."""
         place = self.place
         if place[first] >= place[second]:
             ahead = self._ahead(second, place[first])
@@ -42,7 +43,7 @@ class DynamicOrder:
         return True
 
     def _ahead(self, start: int, high: int) -> set[int]:
-        """`start` and what must follow it, of the places up to `high`."""
+        """Return `start` and the nodes that must follow it, among the places up to `high`."""
         place, after = self.place, self.after
         seen = {start}
         stack = [start]
@@ -54,15 +55,16 @@ class DynamicOrder:
         return seen
 
     def _move(self, first: int, second: int, ahead: set[int]) -> None:
-        """Put `first` and what it must follow before `ahead`, which is `second` and what must follow it.
-        Together they keep their places, and each of the two its order.
+        """Move `first` and the nodes that it must follow before `ahead`, which is `second` and its
+        followers.
 
-        Where there are many nodes between, nearly all of them move: going through them from the end
-        is cheaper than a search, and needs no sorting.
+        Together they keep their places, and each of the two groups keeps its order. Where there are
+        many nodes between, nearly all of them move: a pass from the end is cheaper than a search, and
+        needs no sorting.
         """
         place, nodes, before = self.place, self.nodes, self.before
         moved = sorted(ahead, key=place.__getitem__, reverse=True)
-        following = iter(moved)  # it goes on to what is appended
+        following = iter(moved)  # it reaches the nodes appended below too
         behind = {first}
         for free in range(place[first], place[second] - 1, -1):
             step = nodes[free]

@@ -1,4 +1,4 @@
-"""How many nodes an order has to be pinned with, before anything is planned in it."""
+"""Estimate how many nodes pin an order, before anything is planned in it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from planner.lower.order.riders import carried
 
 
 def pins_needed(graph: TrainingGraph, order: Sequence[OpId]) -> int:
-    """About how many anchors a file needs whose default order is `order`; 0 for that of ONNX Runtime.
+    """Estimate the anchors of a file whose default order is `order`; 0 for ONNX Runtime's own.
 
-    A plan in it needs some for its actions besides.
+    A plan in it needs more, for its actions.
 
     Args:
-        order: of the operations that are planned, views apart.
+        order: order of the planned operations, without views.
     """
     whole = with_folded(graph, order)
     place = {op: step for step, op in enumerate(whole)}

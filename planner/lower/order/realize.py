@@ -4,12 +4,12 @@ Under default options ONNX Runtime visits the nodes without consumers (roots) fr
 file to the first, and runs what each needs in a depth-first search that takes the highest file
 position first (`planner.graph.schedule`). A sequence is therefore realized by
 
-- a file order in which, as far as dependencies allow, later steps stand earlier, so that the search
-  meets the producers of a node in the wanted order; where it does not, the two producers that it
-  meets the wrong way round are put the right way round, if no cycle comes of it;
+- a file order in which, as far as dependencies allow, later steps come earlier: the search then meets the
+  producers of a node in the wanted order. Where it does not, the two producers that it meets in the wrong
+  order are swapped, if that makes no cycle;
 - the roots at the end of the file, the first to run last;
-- where the search would still go wrong, an anchor: a node that reads next to nothing of an output of
-  the step that must have run by then (`planner.lower.order.anchors`). ONNX Runtime keeps it though nobody
+- where the search would still go wrong, an anchor: a node that reads next to nothing of an output of the
+  step that must have run by then (`planner.lower.order.anchors`). ONNX Runtime keeps it though nobody
   reads it, and it costs a few bytes.
 
 Nodes are known by their place in the wanted sequence: 0, 1, 2, ...
@@ -31,12 +31,12 @@ _MAX_WALKS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Realization:
-    """How to write the file.
+    """The file's node order that realizes a sequence.
 
     Attributes:
         body: nodes that have a consumer, in file order.
-        roots: what stands behind them, in file order: (step, True) an anchor on that step,
-            (step, False) the node of that step itself.
+        roots: the nodes after them, in file order: (step, True) for an anchor on that step,
+            (step, False) for the node of that step itself.
     """
 
     body: tuple[int, ...]
@@ -63,16 +63,16 @@ def realize(
     *,
     quickly: bool = False,
 ) -> Realization:
-    """File order and anchors for the sequence 0..n-1.
+    """Return the file order and anchors for the sequence 0..n-1.
 
     Args:
         parents: for each step, the steps whose outputs it reads; all smaller than the step.
-        can_anchor: for each step, whether an anchor may stand on it; None for all.
-        rank: another file order to begin from, as far as dependencies allow: that of the original, say.
-        quickly: put no producers right; that may take a few anchors more.
+        can_anchor: for each step, whether it can be anchored; None for all.
+        rank: another file order to start from, as far as dependencies allow: the original's, say.
+        quickly: swap no producers; that may take a few more anchors.
 
     Raises:
-        UnanchoredError: an anchor is needed where none may stand.
+        UnanchoredError: an anchor is needed on a step that cannot be anchored.
     """
     count = len(parents)
     has_reader = [False] * count
@@ -102,7 +102,7 @@ def realize(
 
 
 _Found = tuple[list[tuple[int, bool]], list[int]]
-"""Roots in the order they are visited, and the file order of what is read."""
+"""Roots in the order of their visits, and the file order of the nodes with readers."""
 
 
 def _best_from(
@@ -112,10 +112,11 @@ def _best_from(
     anchors: Sequence[bool],
     walks: int,
 ) -> _Found:
-    """What is found from one file order, as it is and with producers put right, so many times."""
+    """Return the best result from one file order: as it is, and after up to `walks` rounds of swapped
+    producers."""
     best: _Found | None = None
     failed: UnanchoredError | None = None
-    for ps in parents:  # no anchor can help these: they come before what is put right later
+    for ps in parents:  # no anchor can help these: they are fixed before producers are swapped
         alone = sorted({p for p in ps if not anchors[p]})
         for first, second in itertools.pairwise(alone):
             order.add(second, first)
@@ -151,7 +152,7 @@ def _walk(
     *,
     adjust: bool,
 ) -> list[tuple[int, bool]]:
-    """Roots in the order they are visited: each leaf, and an anchor wherever one is needed."""
+    """Return the roots in the order of their visits: each leaf, and an anchor wherever one is needed."""
     search = _OrderSearch(parents, order)
     roots: list[tuple[int, bool]] = []
     for leaf in leaves:
@@ -171,7 +172,7 @@ def _walk(
             roots.append((step, True))
             if order.changes != changes:
                 way = _RootSearch(leaf)
-            elif step < reached:  # some of what the search ran has not run
+            elif step < reached:  # some steps that the search ran have not run
                 way.back_to(step)
     return roots
 
@@ -179,7 +180,7 @@ def _walk(
 def _first(
     parents: Sequence[Sequence[int]], has_reader: Sequence[bool], key: Sequence[int]
 ) -> list[int]:
-    """Topological order of the nodes with a reader: of those that may come next, the least key."""
+    """Return a topological order of the nodes with a reader: of the ready ones, the least key first."""
     children: list[list[int]] = [[] for _ in parents]
     missing = [len(set(ps)) for ps in parents]
     for step, ps in enumerate(parents):
@@ -200,17 +201,17 @@ def _first(
 
 
 _Stack = tuple[int, bool, "_Stack"] | None
-"""Of a search, the top first: (step, whether all that it waits for has been visited, what is below)."""
+"""A search's stack, top first: (step, whether all its inputs have been visited, the stack below)."""
 
 
 class _RootSearch:
     """A search from one root, as far as it has gone.
 
     Attributes:
-        stack: as the search left it. What leads from the root to the step that ran too early is on it,
-            with True.
-        begun, left: for each step that it ran since it last went on, `begun` the first of them, the
-            stack as it was then.
+        stack: the stack as the search left it. The path from the root to the step that ran too early
+            is on it, with True.
+        begun, left: for each step that it ran since it last went on, with `begun` the first of them,
+            the stack at that time.
     """
 
     def __init__(self, root: int) -> None:
@@ -220,11 +221,11 @@ class _RootSearch:
         self.left: list[_Stack] = []
 
     def back_to(self, step: int) -> None:
-        """Forget what the search ran behind `step`."""
+        """Undo the search after `step`."""
         self.stack = self.left[step - self.begun]
 
     def down(self) -> Iterator[int]:
-        """Steps from the one that ran too early up to the root, each read by the next."""
+        """Yield steps from the one that ran too early up to the root, each read by the next."""
         stack = self.stack
         while stack is not None:
             step, leaving, stack = stack
@@ -235,7 +236,7 @@ class _RootSearch:
 class _OrderSearch:
     """The runtime's depth-first search, checked against the wanted sequence as it goes.
 
-    `position` is the next step that must run; all before it have run.
+    `position` is the next step that must run; all steps before it have run.
     """
 
     def __init__(self, parents: Sequence[Sequence[int]], order: DynamicOrder) -> None:
@@ -251,18 +252,19 @@ class _OrderSearch:
         self._ancestors: list[int] | None = None
 
     def probe(self, root: int) -> int:
-        """Search from `root`; the last step up to which the sequence came out right.
+        """Search from `root`; return the last step up to which the sequence came out right.
 
-        Equal to `root` where the search runs exactly the steps from `position` to `root`.
+        It equals `root` where the search runs exactly the steps from `position` to `root`.
         """
         return self.go_on(_RootSearch(root))
 
     def go_on(self, way: _RootSearch) -> int:
-        """`probe`, from where an earlier search from the same root went wrong, or was put back to.
+        """Go on with `probe` from where an earlier search from the same root went wrong, or was put
+        back to.
 
-        The way down to what has run since is the same: of what a node waits for, the search takes the
-        first, and that is still the first of fewer. So no way is gone twice, however often it is left
-        for an anchor. All that the earlier search ran must have run by now.
+        The path to the steps that have run since is the same: among a node's inputs the search takes
+        the first, and that is still the first of fewer. Therefore no path is walked twice, however
+        often it is left for an anchor. All steps that the earlier search ran must have run by now.
         """
         expected = way.begun = self.position
         left: list[_Stack] = []
@@ -293,9 +295,9 @@ class _OrderSearch:
         return expected - 1
 
     def put_right(self) -> bool:
-        """After a probe that went wrong: swap the two producers that were met the wrong way round.
+        """After a probe that went wrong, swap the two producers that were met in the wrong order.
 
-        False where there are none (the expected step is not needed here) or a cycle forbids it.
+        Return False where there are none (the expected step is not needed here) or a cycle forbids it.
         """
         expected = self.wrong_at
         if not self._needs(self.wrong_way.root, expected):
@@ -319,13 +321,13 @@ class _OrderSearch:
     def farthest_root(
         self, reached: int, leaf: int, can_anchor: Sequence[bool], *, adjust: bool = False
     ) -> int:
-        """The latest step that can be anchored from which a search runs exactly the steps from
+        """Return the latest step that can be anchored from which a search runs exactly the steps from
         `position` on.
 
         Args:
-            adjust: where there is none, put producers right until there is.
+            adjust: where there is none, swap producers until there is.
         """
-        # a search that runs them all needs each: it is read by a later one of them
+        # a search that runs all steps needs each of them: a later one of them reads it
         candidates: list[int] = []
         needed_by = self.position
         last = min(reached + _LOOKAHEAD, leaf - 1)
@@ -347,5 +349,5 @@ class _OrderSearch:
         raise UnanchoredError(self.position)
 
     def advance(self, step: int) -> None:
-        """Everything up to `step` has run."""
+        """Note that all steps up to `step` have run."""
         self.position = step + 1

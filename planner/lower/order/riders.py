@@ -1,7 +1,7 @@
-"""Steps that move no bytes, and so may run as soon as what they read is there.
+"""Riders: steps that move no bytes, and may therefore run as soon as their inputs exist.
 
-A view that runs early holds nothing that is not held anyway. So no node has to pin where it runs: in
-the file it stands right behind what it is a view of, and in the wanted sequence it is left out.
+A view that runs early holds no additional bytes. Therefore no node has to pin its place: in the file
+it follows directly after the node that it is a view of, and the wanted sequence leaves it out.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Carried:
     """A sequence without its riders.
 
     Attributes:
-        carriers: the steps that are left, by their place in the whole sequence.
-        parents: for each of these, the carriers whose outputs it reads, or a rider's of it: by their
-            places in `carriers`.
-        riders: for each of these, its riders; `first` those of none, which stand before all.
+        carriers: the remaining steps, by their place in the whole sequence.
+        parents: for each carrier, the carriers whose outputs, or whose riders' outputs, it reads, by
+            their places in `carriers`.
+        riders: for each carrier, its riders; first: riders without a carrier, which come before all.
     """
 
     carriers: tuple[int, ...]
@@ -28,14 +28,14 @@ class Carried:
 
 
 def carried(parents: Sequence[Sequence[int]], may_ride: Sequence[bool]) -> Carried:
-    """Leave out what rides: a step that may, is read, and itself reads one step at most.
+    """Leave out riders: steps that may ride, are read, and read at most one step themselves.
 
-    Between two producers of a node, ONNX Runtime's search goes to the later one in the file first. A
-    rider right behind the step that it reads stands for that step there.
+    Of two producers of a node, ONNX Runtime's search visits the later one in the file first. A rider
+    directly after the step that it reads stands for that step there.
 
     Args:
         parents: for each step, the steps whose outputs it reads; all smaller than the step.
-        may_ride: whether it moves no bytes.
+        may_ride: for each step, whether it moves no bytes.
     """
     read = {p for ps in parents for p in ps}
     carrier: list[int | None] = []

@@ -1,13 +1,13 @@
-"""Shape rules for operators that the shape-inference library does not know.
+"""Shape rules for operators that the shape inference library does not know.
 
 blocked    ONNX Runtime's blocked layout of images (NCHWc)
 control    loops
-fused      what ONNX Runtime's fusions make, and planner's own copies
+fused      operators made by ONNX Runtime's fusions, and planner's own copies
 gradients  the gradient operators of onnxruntime-training, by table and by rule
 losses     losses, normalizations and accumulators of onnxruntime-training
 old        operators of old operator sets
-sequences  lists of tensors, and what is taken out of them
-vectors    long vectors, whose elements the library would follow one by one
+sequences  sequences of tensors, and their items
+vectors    long vectors, whose elements the library would track one by one
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planner.onnxio.shape_rules import (
 
 
 def has_rule(domain: str, op_type: str, version: int) -> bool:
-    """Whether the shape of what an operator makes can be inferred."""
+    """Tell whether the result's shape of an operator can be inferred."""
     register()
     return registry.get(domain, op_type, version=version) is not None
 

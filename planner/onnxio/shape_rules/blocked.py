@@ -2,9 +2,9 @@
 
 A tensor in that layout has the dims of the plain one, `[batch, channels, height, width]`, with the
 channels rounded up to whole blocks (core/optimizer/nchwc_transformer.cc, contrib_ops/cpu/nchwc_ops.cc).
-How long a block is depends on the processor and is written nowhere. The weights say how many channels
-there are: those of the convolution that reads what `ReorderInput` makes. Pools are laid out so only where
-their channels are whole blocks anyway.
+The length of a block depends on the processor and is not in the file. The number of channels follows
+from the weights of the convolution that reads the output of `ReorderInput`. Pools have this layout only
+where their channels are whole blocks already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _STANDARD = {
     "GlobalMaxPool": 1,
     "MaxPool": 11,
 }
-"""Operators with the shape of the standard one of this version, on dims that are padded already."""
+"""Operators with the shape rule of the standard operator of this version, on dims that are already
+padded."""
 
 _PASSING = frozenset({"MemcpyToHost", "MemcpyFromHost", "Reshape"})
 
@@ -51,7 +52,8 @@ def _reorder_input(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _channels_read(value: ir.Value) -> int | None:
-    """Channels of the weights that are applied to a value; None where no plain convolution reads it."""
+    """Return the channels of the weights applied to a value; None where no plain convolution reads
+    it."""
     seen: set[str] = set()
     found = [value]
     while found:
@@ -66,7 +68,7 @@ def _channels_read(value: ir.Value) -> int | None:
                 continue
             if weights.shape is not None:
                 filters, each = weights.shape[0], weights.shape[1]
-                # one filter for each channel: the filters are padded as the channels are
+                # depthwise, with a filter for each channel: both are padded alike
                 channels = filters if each == 1 else each
                 group = 1 if each == 1 else _int(node, "group", 1)
                 return group * channels if isinstance(channels, int) else None
@@ -97,8 +99,10 @@ def _upsample(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _image(ctx: ShapeInferenceContext, node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Shape] | None:
-    """What a node reads, what it makes, and the four dims of the first. Where these are not known, the
-    result has the element type alone."""
+    """Return a node's input, its output, and the input's four dims.
+
+    Where the dims are unknown, return None and set the output's element type alone.
+    """
     source, target = input_at(node, 0), output_at(node, 0)
     if source is None or target is None:
         return None

@@ -1,8 +1,8 @@
-"""Shapes of what branches and loops make: those that hold whatever is taken, however often.
+"""Shapes of the results of branches and loops: those that hold for every branch and trip count.
 
-Where it depends on data they are the largest that may be: of an If with branches of two sizes, of a loop
-that a condition may end. The library takes a carried value to have the shape that one pass of the body
-gives it, which is wrong where it grows, and asks for a condition, which may be left out.
+Where a shape depends on data, it is the largest possible one: for an If with branches of two sizes,
+or a loop that a condition may end. The library assumes that a carried value has the shape after one
+pass of the body, which is wrong where it grows, and requires a condition, which may be left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def register(registry: OpShapeInferenceRegistry) -> None:
     standard = registry.get("", "Scan", version=9)
 
     def scan(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-        """As the library has it, where the state keeps its shape."""
+        """Apply the library's rule where the state keeps its shape."""
         body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
         if body is None or count is None or standard is None:
             return
@@ -34,7 +34,7 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _if(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """The larger of what the branches make, dim by dim; nothing where they have other ranks."""
+    """Infer the larger shape of the branches, dim by dim; nothing where their ranks differ."""
     branches = [node.attributes.get(name) for name in ("then_branch", "else_branch")]
     made = [b.as_graph().outputs for b in branches if b is not None]
     for target, values in zip(node.outputs, zip(*made, strict=False), strict=False):
@@ -52,7 +52,7 @@ def _if(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _sequence(ctx: ShapeInferenceContext, target: ir.Value, values: Sequence[ir.Value]) -> None:
-    """A sequence that takes the most that a branch makes."""
+    """Give a sequence the most bytes that a branch makes."""
     _of_type(ctx, target, values[0])
     found = [items_of(value) for value in values]
     known = [items for items in found if items is not None]
@@ -76,15 +76,19 @@ def _largest(
 
 
 def _named(ctx: ShapeInferenceContext, dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
-    """A dim, or a new one where it is open and has no name: two such need not be equal."""
+    """Return a dim, or a new symbol where it is open and nameless: two such dims need not be equal."""
     has_name = isinstance(dim, int) or dim.value is not None
     return dim if has_name else ctx.new_symbolic_dim()
 
 
 def _loop(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """Trip count and condition, either of which may be absent, then carried values; the body makes the
-    condition, carried values, and one slice of each scan output. A loop whose trips are known makes at
-    most that many slices: where a condition may end it, the shape is a bound."""
+    """Infer the results of a Loop.
+
+    Its inputs are trip count and condition, either of which may be absent, then carried values. The
+    body makes the condition, carried values, and one slice of each scan output. A loop with a known
+    trip count makes at most that many slices: where a condition may end it, the shape is an upper
+    bound.
+    """
     attribute = node.attributes.get("body")
     if attribute is None:
         return
@@ -99,7 +103,7 @@ def _loop(ctx: ShapeInferenceContext, node: ir.Node) -> None:
         if not target.name:
             continue
         if is_sequence(value):
-            _of_type(ctx, target, value)  # of how many items is not known
+            _of_type(ctx, target, value)  # the number of items is unknown
             continue
         known = value.shape if keeps else None
         shape = None if known is None else ir.Shape([_named(ctx, dim) for dim in known])
@@ -110,7 +114,7 @@ def _loop(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _keeps(before: Sequence[ir.Value | None], after: Sequence[ir.Value]) -> bool:
-    """Whether each carried value has the same known shape before the body and behind it."""
+    """Tell whether each carried value has the same known shape before and after the body."""
     return all(
         value is not None and value.shape is not None and value.shape == made.shape
         for value, made in zip(before, after, strict=False)

@@ -1,4 +1,4 @@
-"""Shapes of what ONNX Runtime's fusions make, and of planner's own copies."""
+"""Shapes of operators made by ONNX Runtime's fusions, and of planner's own copies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from planner.onnxio.products import plain_order
 from planner.onnxio.shape_rules.like import Rule, copied, input_at, set_like
 
 _FUSED = {"FusedGemm": ("Gemm", 13), "FusedConv": ("Conv", 11)}
-"""Operators of com.microsoft with an activation fused in, each with the standard one it has the
-shape of, and that one's version."""
+"""Operators of com.microsoft with a fused activation, each with the standard operator and version
+whose shape rule it has."""
 
 
 def register(registry: OpShapeInferenceRegistry) -> None:
@@ -36,13 +36,13 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _token(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """One byte, whose address names a swap."""
+    """Infer the one byte of a token, whose address names a swap."""
     ctx.set_dtype(node.outputs[0], ir.DataType.UINT8)
     ctx.set_shape(node.outputs[0], ir.Shape([1]))
 
 
 def _as_told(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """What its attributes say."""
+    """Infer the type and shape that the node's attributes state."""
     dtype, shape = node.attributes.get_int("dtype"), node.attributes.get_ints("shape")
     if dtype is not None and shape is not None:
         ctx.set_dtype(node.outputs[0], ir.DataType(dtype))
@@ -50,7 +50,7 @@ def _as_told(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _product(matmul: Rule) -> Rule:
-    """The rule of MatMul, on operands whose axes stand in the order that their attributes give them."""
+    """Return MatMul's rule for operands whose axes are reordered by attributes."""
 
     def rule(ctx: ShapeInferenceContext, node: ir.Node) -> None:
         operands = [_as_read(node, index, side) for index, side in enumerate("AB")]
@@ -62,7 +62,7 @@ def _product(matmul: Rule) -> Rule:
 
 
 def _as_read(node: ir.Node, index: int, side: str) -> ir.Value | None:
-    """An operand of a product as MatMul would be given it."""
+    """Return an operand of a product with its axes in MatMul's order."""
     value = input_at(node, index)
     if value is None or value.shape is None:
         return value

@@ -1,8 +1,8 @@
 """Shapes of the gradient operators of onnxruntime-training 1.19.
 
-A gradient has the shape of what it is the gradient of. Which input that is, is stated per operator
+A gradient has the shape of the value that it belongs to. The tables below follow the operators' schemas
 in orttraining/orttraining/core/graph/training_op_defs.cc (`RegisterTrainingOpSchemas`), and for the
-default domain's in gradient_op_schema_defs.cc; the tables below follow them.
+default domain in gradient_op_schema_defs.cc.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _scattered(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """The shape is the contents of an input, which the gradient builder makes with Shape(x)."""
+    """Infer the shape from the contents of an input, which the gradient builder makes with Shape(x)."""
     at, typed = _SHAPE_INPUT[node.op_type]
     shape, values = input_at(node, at), input_at(node, typed)
     target = output_at(node, 0)
@@ -89,7 +89,7 @@ def _scattered(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _conv_grad(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """dY, X, W -> dX, dW, dB; any of them may be absent. dB has an element per channel of dY."""
+    """Infer dY, X, W -> dX, dW, dB, any of which may be absent. dB has an element per channel of dY."""
     like(1, 2)(ctx, node)
     gradient, bias = input_at(node, 0), output_at(node, 2)
     if gradient is None or bias is None:
@@ -100,10 +100,10 @@ def _conv_grad(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _pool_grad(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """dX is of the shape of what the pooling node read.
+    """Infer dX, which has the shape of the pooling node's input.
 
     The operator does not read that tensor: its kernel takes the shape from the output's static type
-    (orttraining/training_ops/cpu/nn/pool_gradient_op.h). The indices lead to the pooling node.
+    (orttraining/training_ops/cpu/nn/pool_gradient_op.h). The rule finds the pooling node by the indices.
     """
     target, gradient = output_at(node, 0), input_at(node, 0)
     if target is None or gradient is None:
@@ -121,7 +121,7 @@ def _pool_grad(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _concat(registry: OpShapeInferenceRegistry):
-    """As Concat, and the length of each input along the axis."""
+    """Return the rule of Concat with a second output, the length of each input along the axis."""
     standard = registry.get("", "Concat", version=13)
 
     def rule(ctx: ShapeInferenceContext, node: ir.Node) -> None:
@@ -135,7 +135,7 @@ def _concat(registry: OpShapeInferenceRegistry):
 
 
 def _split(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """As Split, with the lengths in an input."""
+    """Infer a Split whose lengths are an input."""
     data, lengths = input_at(node, 0), input_at(node, 1)
     if data is None or data.shape is None or lengths is None:
         return
@@ -153,7 +153,7 @@ def _split(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _broadcast_axes(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """Axes along which each of two shapes is broadcast; the result depends on the shapes."""
+    """Infer the axes along which each of two shapes is broadcast; they depend on the shapes' values."""
     shapes = [ctx.get_symbolic_value(v) if v is not None else None for v in node.inputs[:2]]
     for target in node.outputs:
         if target.name:
@@ -169,8 +169,11 @@ def _broadcast_axes(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 
 def _broadcast(own: Sequence[Dim], other: Sequence[Dim]) -> list[Dim]:
-    """Axes of the result along which `own` was repeated, last first (core/graph/gradient_builder_base.cc,
-    `ComputeBroadcastBackwardAxes`): also those that it lacks, whatever their length."""
+    """Return the axes of the result along which `own` was repeated, last first.
+
+    Axes that it lacks count too, whatever their length (core/graph/gradient_builder_base.cc,
+    `ComputeBroadcastBackwardAxes`).
+    """
     rank = max(len(own), len(other))
     axes: list[Dim] = []
     for back in range(1, rank + 1):

@@ -1,4 +1,4 @@
-"""The commonest rule of gradient operators: an output has the type and shape of an input."""
+"""The most common rule of gradient operators: an output has the type and shape of an input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Rule = Callable[[ShapeInferenceContext, ir.Node], None]
 
 
 def like(*sources: int | None) -> Rule:
-    """A rule that gives output k the type and shape of input `sources[k]`; None leaves it open."""
+    """Return a rule that gives output k the type and shape of input `sources[k]`; None leaves it
+    open."""
 
     def rule(ctx: ShapeInferenceContext, node: ir.Node) -> None:
         for target, source in zip(node.outputs, sources, strict=False):
@@ -23,7 +24,7 @@ def like(*sources: int | None) -> Rule:
 
 
 def copied(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """A rule for copies: the output is the input, known elements (a computed shape) included."""
+    """Infer a copy: the output is the input, known elements (a computed shape) included."""
     source = input_at(node, 0)
     target = output_at(node, 0)
     if source is None or target is None:
@@ -43,12 +44,12 @@ def set_like(ctx: ShapeInferenceContext, target: ir.Value, source: ir.Value) -> 
 
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """The input at `index`, or None where it is absent."""
+    """Return the input at `index`; None where it is absent."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def output_at(node: ir.Node, index: int) -> ir.Value | None:
-    """The output at `index`, or None where it is absent or has no name."""
+    """Return the output at `index`; None where it is absent or has no name."""
     if index >= len(node.outputs) or not node.outputs[index].name:
         return None
     return node.outputs[index]

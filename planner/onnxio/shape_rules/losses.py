@@ -1,6 +1,6 @@
 """Shapes of the losses, normalizations and accumulators of onnxruntime-training 1.19.
 
-From orttraining/orttraining/core/graph/training_op_defs.cc (`RegisterTrainingOpSchemas`).
+Source: orttraining/orttraining/core/graph/training_op_defs.cc (`RegisterTrainingOpSchemas`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _accumulator(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """Whether the buffer was written, in one element; the buffer itself, if asked for."""
+    """Infer one element that tells whether the buffer was written, and the buffer itself where it is
+    asked for."""
     flag, buffer, target = output_at(node, 0), input_at(node, 0), output_at(node, 1)
     if flag is not None:
         ctx.set_shape_and_dtype(flag, ir.Shape([1]), ir.DataType.BOOL)

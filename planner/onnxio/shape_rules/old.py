@@ -1,4 +1,4 @@
-"""Operators as old operator sets have them, where the library knows them from a later one on."""
+"""Operators of old operator sets, which the library knows only from a later one on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _slice(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """Starts and ends are attributes until operator set 10 (onnx, docs/Changelog.md, Slice-1)."""
+    """Infer a Slice with starts and ends in attributes, as until operator set 10 (onnx,
+    docs/Changelog.md)."""
     data = input_at(node, 0)
     if data is None or data.shape is None:
         return

@@ -1,9 +1,10 @@
-"""Sequences: what a list of tensors holds, and the shape of what is taken out of it.
+"""Sequences: the items of a list of tensors, and the shapes of items taken out of it.
 
-A sequence is counted in bytes, those of all its items, each as the CPU's pool rounds it. This is an upper
-bound: two sequences share the items that both hold. SequenceConstruct, SequenceInsert and SplitToSequence
-copy what they put in, and nothing else (core/providers/cpu/sequence/sequence_ops.cc; measured). Where it
-is not known which item is meant, each may be as large as the largest, dim by dim.
+A sequence is counted in bytes, those of all its items, each rounded as the CPU's pool does. This is
+an upper bound: two sequences share the items that both hold. SequenceConstruct, SequenceInsert and
+SplitToSequence copy only the items that they add (core/providers/cpu/sequence/sequence_ops.cc;
+measured). Where the position of an item is unknown, each item may be as large as the largest, dim by
+dim.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ Rule = Callable[[ShapeInferenceContext, ir.Node], None]
 
 
 def register(registry: OpShapeInferenceRegistry) -> None:
-    """Add the rules to `registry`: the library's own, and what they leave out. StringNormalizer keeps at
-    most the strings that it is given."""
+    """Add the rules to `registry`: the library's own, extended by the rules of this module.
+
+    StringNormalizer keeps at most the strings that it is given.
+    """
     rules: dict[str, Rule] = {
         "SequenceConstruct": _construct,
         "SequenceEmpty": _empty,
@@ -120,7 +123,7 @@ def _split(ctx: ShapeInferenceContext, node: ir.Node) -> None:
         return
     keeps = split is not None or _attribute(node, "keepdims", 1)
     shapes = [(*whole[:axis], *((n,) if keeps else ()), *whole[axis + 1 :]) for n in sizes]
-    # however it is split, the items are the whole, and each is rounded
+    # any split has the bytes of the whole, plus the rounding of each item
     size = rounded(whole, dtype) + len(shapes) * PAGE_BYTES
     _keep(node, dtype, shapes, None if exact else size)
 
@@ -128,7 +131,8 @@ def _split(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 def _sizes(
     ctx: ShapeInferenceContext, split: ir.Value, length: int
 ) -> tuple[list[int] | None, bool]:
-    """How long each part is at the most, and whether it is just as long; None for how many is open."""
+    """Return the largest length of each part, and whether it is exact; None where their number is
+    unknown."""
     known = None if split.is_graph_input() else ctx.get_symbolic_value(split)
     rank = None if split.shape is None else split.shape.rank()
     numbers = None if known is None else [n for n in known if isinstance(n, int)]
@@ -172,7 +176,7 @@ def _keep(
     shapes: Sequence[Shape] | None,
     size: int | None = None,
 ) -> None:
-    """Say what the sequence that a node makes holds; `size` where it is not what the items take."""
+    """Record the items of a node's sequence; `size` replaces the sum of their bytes where given."""
     if dtype is None or shapes is None:
         return
     if size is None:
@@ -181,7 +185,7 @@ def _keep(
 
 
 def _widened(shapes: Sequence[Shape]) -> list[Shape]:
-    """As many items, each of the largest shape; none where ranks differ."""
+    """Return as many items, each of the largest shape; an empty list where ranks differ."""
     if len({len(shape) for shape in shapes}) != 1:
         return []
     return [tuple(max(column) for column in zip(*shapes, strict=True))] * len(shapes)
@@ -204,7 +208,7 @@ def _dtype(value: ir.Value | None) -> ir.DataType | None:
 
 
 def _number(ctx: ShapeInferenceContext, node: ir.Node, index: int, *, absent: int) -> int | None:
-    """The whole number that an input is; None where it is not known."""
+    """Return the integer value of an input; None where it is unknown."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return absent

@@ -1,4 +1,4 @@
-"""Vectors that are data, not the shape of something: their elements are not followed one by one."""
+"""Vectors that are data rather than shapes: their elements are not tracked one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import onnx_ir as ir
 from onnx_shape_inference import OpShapeInferenceRegistry, ShapeInferenceContext
 
 _LONGEST = 64
-"""Elements of a vector that may be a shape, or several: ONNX Runtime's tensors have at most 8 axes."""
+"""The most elements of a vector that may be a shape, or several: ONNX Runtime's tensors have at most
+8 axes."""
 
 _SHAPES = (ir.DataType.INT64, ir.DataType.INT32, None)
 
@@ -17,7 +18,8 @@ def register(registry: OpShapeInferenceRegistry) -> None:
     assert of_library is not None
 
     def concat(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-        """The library makes a symbol for each unknown element, millions for concatenated gradients."""
+        """Infer a Concat; the library would make millions of symbols for the elements of concatenated
+        gradients."""
         length = _length(node)
         if length is None or (length <= _LONGEST and _dtype(node) in _SHAPES):
             of_library(ctx, node)
@@ -28,7 +30,7 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _length(node: ir.Node) -> int | None:
-    """Elements of a vector that is made of vectors; None where it is none, or its length is unknown."""
+    """Return the length of a vector concatenated from vectors; None where it is no vector or unknown."""
     length = 0
     for value in node.inputs:
         shape = value.shape if value is not None else None

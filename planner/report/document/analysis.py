@@ -1,4 +1,4 @@
-"""The document of `planner analyze`: the model as it is, and what is possible."""
+"""The document of `planner analyze`: the model as it is, and what a plan could reach."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from planner.results import Analysis
 
 
 class AnalysisHeadline(Document, frozen=True):
-    """The peak, and what may be had: bounds with all on the device, and with what may be on the host
-    there."""
+    """The peak, the peaks that plans can reach, and their bounds.
+
+    The bounds are for all tensors on the device, and for inputs and outputs on the host where that is
+    possible.
+    """
 
     peak_bytes: int
     persistent_bytes: int

@@ -1,4 +1,4 @@
-"""Other budgets, and what they cost: frontiers between memory and time."""
+"""Frontiers between memory and time: other budgets, and their cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planner.results import BindingStep, BudgetPreview, Frontier
 
 
 class PointRow(Document, kw_only=True, frozen=True):
-    """One budget; what is of its plan is None where there is none."""
+    """One budget of a frontier; the plan's figures are None where it has none."""
 
     budget_bytes: int
     budget_share: float
@@ -27,12 +27,12 @@ class PointRow(Document, kw_only=True, frozen=True):
 
     @property
     def copied_bytes(self) -> int:
-        """Both ways."""
+        """Bytes copied both ways."""
         return (self.swap_out_bytes or 0) + (self.swap_in_bytes or 0)
 
 
 class FrontierDocument(Document, frozen=True):
-    """Budget against time at one size of the model."""
+    """Time over budget at one size of the model."""
 
     dims: dict[str, int]
     baseline_peak_bytes: int
@@ -44,12 +44,12 @@ class FrontierDocument(Document, frozen=True):
 
     @property
     def at(self) -> str:
-        """The size, as in `batch=8, seq=128`."""
+        """The size, written as `batch=8, seq=128`."""
         return dims_text(self.dims)
 
     @property
     def planned(self) -> list[tuple[int, float, float]]:
-        """Each budget that has a plan, its slowdown, and the least that is proved in its base order."""
+        """Each budget that has a plan, its slowdown, and the proved least slowdown in its base order."""
         return [
             (p.budget_bytes, p.slowdown, p.least_slowdown_in_order or 0.0)
             for p in self.points
@@ -58,7 +58,7 @@ class FrontierDocument(Document, frozen=True):
 
 
 class PreviewDocument(Document, frozen=True):
-    """Other budgets, and what they would cost; `binds` and its sum are None where that is not known."""
+    """Other budgets, and their cost; `binds` and `us_per_mib` are None where they are unknown."""
 
     frontier: FrontierDocument
     us_per_mib: float | None
@@ -72,7 +72,7 @@ def dims_text(dims: dict[str, int]) -> str:
 
 
 def frontier_document(frontier: Frontier) -> FrontierDocument:
-    """Make the part of a document that a frontier is."""
+    """Make the document of a frontier."""
     return FrontierDocument(
         dims=frontier.dims,
         baseline_peak_bytes=frontier.baseline_bytes,
@@ -101,7 +101,7 @@ def _point(frontier: Frontier, point: Point) -> PointRow:
 
 
 def preview_document(preview: BudgetPreview | None) -> PreviewDocument | None:
-    """Make the part of a document that a preview is, where there is one."""
+    """Make the document of a budget preview; None without one."""
     if preview is None:
         return None
     return told(

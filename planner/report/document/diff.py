@@ -1,6 +1,6 @@
-"""Two plan files compared: what was decided otherwise, what that costs, and why the peak moved.
+"""Compare two plan files: changed decisions, their cost, and why the peak moved.
 
-Everything comes from the two files. Differences are b - a: positive where b has more.
+All figures come from the two files. Differences are b - a: positive where b has more.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Amounts = dict[str, int]
 
 
 class Both(Document, Generic[T], frozen=True):
-    """Something of both plans."""
+    """A figure of both plans."""
 
     a: T
     b: T
@@ -72,7 +72,7 @@ class SettingRow(Document, frozen=True):
 
 
 class FateRow(Document, frozen=True):
-    """A tensor with which the plans do different things."""
+    """A tensor that the two plans treat differently."""
 
     tensor: str
     bytes: int
@@ -83,7 +83,7 @@ class FateRow(Document, frozen=True):
 
 
 class FirstDifference(Document, frozen=True):
-    """The place from which two series differ; None for one that has ended."""
+    """The place from which two series differ; None for a series that has ended."""
 
     at: int
     a: str | None
@@ -91,7 +91,7 @@ class FirstDifference(Document, frozen=True):
 
 
 class OrderChange(Document, frozen=True):
-    """Two base orders; `moved` is the least number of nodes that must be taken elsewhere to get b's."""
+    """Two base orders; `moved` is the least number of nodes to move to get b's from a's."""
 
     equal: bool
     nodes: Both[int]
@@ -123,7 +123,8 @@ class Moment(Document, frozen=True):
 
 
 class PeakChange(Pair[int], frozen=True):
-    """Two peaks: terms that add up to their difference, with what the files don't tell as one."""
+    """Two peaks, and terms that add up to their difference; bytes that the files do not list are one
+    term."""
 
     at: Both[Moment | None]
     terms: tuple[TermRow, ...]
@@ -178,7 +179,7 @@ def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument
 
 
 def _setting(plan: Plan, name: str) -> Any:
-    """Look up what a plan says of a setting."""
+    """Return a plan's value of a setting."""
     value = getattr(plan, name)
     return value.speeds if isinstance(value, Disk) else value
 
@@ -191,7 +192,7 @@ def _pair(a: Number, b: Number) -> Pair[Number]:
 
 
 def _fates(a: Plan, b: Plan) -> list[FateRow]:
-    """List tensors with another fate, or the same one another number of times; largest first."""
+    """List tensors with different fates, or the same fate a different number of times; largest first."""
     facts = {d.tensor: d for plan in (a, b) for d in plan.decisions}
     counts = [Counter((d.tensor, d.action) for d in plan.decisions) for plan in (a, b)]
     cost_us: tuple[dict[str, float], dict[str, float]] = ({}, {})
@@ -225,14 +226,14 @@ def _fate(times: dict[str, int]) -> str:
 
 
 def _base_order(plan: Plan) -> tuple[str, ...]:
-    """List nodes in the order of their first run; nothing for a model that is left as it is."""
+    """List nodes in the order of their first run; empty for a model that is left as it is."""
     return tuple(s.target for s in plan.schedule if s.kind == "run" and s.copy == 0)
 
 
 def _order(a: Sequence[str], b: Sequence[str]) -> OrderChange:
     place = {node: i for i, node in enumerate(a)}
     both = [place[node] for node in b if node in place]
-    ends: list[int] = []  # the longest ascending subsequence is what can stay
+    ends: list[int] = []  # nodes of the longest ascending subsequence can stay
     for at in both:
         spot = bisect_left(ends, at)
         ends[spot : spot + 1] = [at]
@@ -305,8 +306,11 @@ def _residents(plan: Plan) -> Amounts:
 
 
 def _is_known(name: str, a: Plan, b: Plan) -> bool:
-    """Tell whether older files, which list the largest residents only, say where a tensor is resident:
-    it is listed in both, or it would be listed if it were there."""
+    """Tell whether older files, which list only the largest residents, tell where a tensor is
+    resident.
+
+    They do where both list it, or where a file would list it if it were resident.
+    """
     for plan, other in ((a, b), (b, a)):
         listed = dict(plan.binding)
         if name in listed:

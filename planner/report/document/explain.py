@@ -1,4 +1,5 @@
-"""The document of `planner explain`: one tensor of a plan, what was weighed, what its bytes are worth."""
+"""The document of `planner explain`: one tensor of a plan, its alternatives, and the worth of its
+bytes."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ class IntervalWay(Document, frozen=True):
 
     Attributes:
         action: keep, recompute or swap.
-        cost_us: time that it adds; None where it may not be done, and `why_not` says why,
+        cost_us: added time; None where it is impossible, with the reason in `why_not`, and in
             `reason_code` as a code of `planner.graph.reasons`.
         runs: the nodes that run again for it, the tensor's producer first.
-        copy_out_us, copy_in_us: of a swap.
+        copy_out_us, copy_in_us: times of a swap's copies.
     """
 
     action: str
@@ -38,8 +39,10 @@ class IntervalWay(Document, frozen=True):
 
 
 class Absence(Document, frozen=True):
-    """Half-open steps of the rewritten model in which a tensor is off the device, and how it comes
-    back: `action` is recompute or swap, `by` the node."""
+    """Half-open steps of the rewritten model in which a tensor is off the device, and its return.
+
+    `action` is recompute or swap, `by` the node that brings it back.
+    """
 
     start: int
     end: int
@@ -53,11 +56,11 @@ class Interval(Document, frozen=True):
 
     Attributes:
         opens, closes: the nodes; start, end: their steps in the rewritten model.
-        chosen: keep, recompute or swap. absences: none where it is kept.
-        ways: what was weighed, at the state of this plan.
-        rent_us: what the bound says that the tensor's bytes are worth here: bytes times the prices
-            of the instants within the interval; None where there are no prices.
-        why: the choice, in a sentence.
+        chosen: keep, recompute or swap. absences: empty where it is kept.
+        ways: the alternatives that were weighed, at the state of this plan.
+        rent_us: worth of the tensor's bytes to the bound here: bytes times the prices of the instants
+            within the interval; None without prices.
+        why: the reason for the choice, in a sentence.
     """
 
     opens: str
@@ -80,7 +83,7 @@ class Span(Document, frozen=True):
 
 
 class Presence(Document, Generic[T], frozen=True):
-    """When the tensor is on the device, of so many steps, and whether at the peak."""
+    """The steps in which the tensor is on the device, out of `steps`, and whether it is at the peak."""
 
     steps: int
     live: T
@@ -88,8 +91,10 @@ class Presence(Document, Generic[T], frozen=True):
 
 
 class BudgetCut(Document, frozen=True):
-    """A node, what another MiB of budget takes off the bound while it runs, and whether the tensor waits
-    there: it is needed later, and not by this node."""
+    """A node, and the time that another MiB of budget takes off the bound while it runs.
+
+    `waits` tells whether the tensor is needed later, but not by this node.
+    """
 
     node: str
     us_per_mib: float
@@ -97,7 +102,7 @@ class BudgetCut(Document, frozen=True):
 
 
 class Prices(Document, frozen=True, kw_only=True):
-    """The worth of the budget to the bound on the time, `bound_us`."""
+    """The worth of the budget to `bound_us`, the bound on the time."""
 
     what: str = _WHAT_PRICES_ARE
     bound_us: float
@@ -107,19 +112,19 @@ class Prices(Document, frozen=True, kw_only=True):
 
 
 class ExplainDocument(Document, frozen=True, kw_only=True):
-    """Everything about one tensor.
+    """All facts about one tensor.
 
     Attributes:
         buffer: the tensor whose storage this one uses: its own name unless it is a view.
-        program: of the fused node that makes it.
+        program: program of the fused node that makes it.
         uses: nodes that read the buffer, in the plan's base order.
-        persistent: a graph input or initializer.
-        before: where it is in the original, in ONNX Runtime's default order; nowhere, where only
+        persistent: whether it is a graph input or initializer.
+        before: its presence in the original, in ONNX Runtime's default order; `live` is None where only
             planner's copy of the model has it.
         after: its copies in the rewritten model.
-        returns: how it comes back behind its last use, for recomputes of others that read it.
+        returns: its returns after its last use, for recomputes of other tensors that read it.
         prices: None where the time for them ran out.
-        times_from: where the durations come from now; the plan's own are `plan_times_from`.
+        times_from: source of the durations now; the plan's own is `plan_times_from`.
     """
 
     schema: Literal["planner.explain/1"] = "planner.explain/1"

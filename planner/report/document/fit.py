@@ -1,4 +1,4 @@
-"""The document of `planner fit`: devices that hold a model, at which size of it, and at what price."""
+"""The document of `planner fit`: devices that hold a model, its size there, and the cost in time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from planner.targets import devices
 from planner.units import format_bytes
 
 How = Literal["as it is", "recompute", "copies", "copies overlapped"]
-"""What a model is let do to fit; nothing; other orders and recompute; copies to the host too, on the
-stream of the operations, as ONNX Runtime runs them; copies beside the operations, which no card has run
-yet."""
+"""The levers that a model may use to fit: none; order and recompute; copies to the host too, on the
+stream of the operations, as ONNX Runtime runs them; copies beside the operations, which no card has
+run yet."""
 
 HOWS: tuple[How, ...] = ("as it is", "recompute", "copies", "copies overlapped")
 TERMS = (
@@ -34,18 +34,18 @@ class WayRow(Document, frozen=True):
     """One device, and one way to fit it.
 
     Attributes:
-        size: the largest size of the asked dim that fits, of those tried; None where none does, and where
-            the model was looked at in one size only.
-        peak_bytes: live bytes at that size; of the model as it is where that does not fit, at the least
+        size: the largest tried size of the swept dim that fits; None where none does, and without a
+            swept dim.
+        peak_bytes: live bytes at that size; where none fits, those of the model as it is at the least
             size.
-        base_time_us: predicted time of a step of the model as it is at that size, whether it fits or not;
-            time_us: of a step that fits.
+        base_time_us: predicted step time of the model as it is at that size, whether it fits or not;
+            time_us: predicted time of a step that fits.
         slowdown: added time as a ratio (0.05 for 5%).
-        per_second: of the asked dim's units (samples, where it is the batch), or steps where there is no
-            dim.
+        per_second: units of the swept dim per second (samples, where it is the batch), or steps without
+            one.
         next_size: the next larger size that was tried; None where there was none.
-        next_is_impossible: it is proved not to fit; else no plan was found.
-        what_if: no card has run it yet.
+        next_is_impossible: whether it is proved not to fit; otherwise no plan was found.
+        what_if: whether no card has run it yet.
     """
 
     how: How
@@ -65,11 +65,12 @@ class DeviceRow(Document, frozen=True):
     """One device.
 
     Attributes:
-        hardware: name of its profile, or the file's path; title: of the device.
-        memory_bytes: of the device; reserve_bytes of it are set aside, and budget_bytes left for a step.
-        fits: it holds the model in a way that ONNX Runtime runs today; best: the one that fits the
-            largest size, of those the quickest.
-        ways: of `HOWS`, in their order; those with copies are missing where the model
+        hardware: name of its profile, or the file's path; title: title of the device.
+        memory_bytes: the device's memory; reserve_bytes of it are set aside, and budget_bytes left for a
+            step.
+        fits: whether it holds the model in a way that ONNX Runtime runs today; best: the way that fits
+            the largest size, the fastest of several.
+        ways: rows for `HOWS`, in their order; those with copies are missing where the model's tensors
             cannot be copied, and where the host's memory is the device's.
     """
 
@@ -84,13 +85,15 @@ class DeviceRow(Document, frozen=True):
     ways: tuple[WayRow, ...]
 
     def way(self, how: How | None) -> WayRow | None:
-        """Look up the row of one way; None where it was not looked at."""
+        """Return the row of one way; None where it was not tried."""
         return next((way for way in self.ways if way.how == how), None)
 
 
 class LeastPeaks(Document, frozen=True):
-    """Least peaks at `size` of the asked dim, with inputs and outputs on the device and on the host; None
-    where nothing may be there."""
+    """Least peaks at `size` of the swept dim, with inputs and outputs on the device and on the host.
+
+    `on_host` is None where no tensor may be on the host.
+    """
 
     size: int | None
     on_device: LeastPeak
@@ -103,7 +106,7 @@ class Sharded(Document, frozen=True):
 
     Attributes:
         devices: number of devices that train data-parallel, each on the model's own batch.
-        zero_stage: of ZeRO: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
+        zero_stage: stage of ZeRO: 1 shards the optimizer's state, 2 gradients too, 3 parameters too.
     """
 
     devices: int
@@ -112,12 +115,12 @@ class Sharded(Document, frozen=True):
 
 
 class FitDocument(Document, kw_only=True, frozen=True):
-    """Every device that was asked for, as asked.
+    """All devices that the user asked for, in that order.
 
     Attributes:
-        dims: sizes of the dims that have one; dim: the name of the one with several.
-        sizes: of `dim`, those that were looked at, ascending.
-        sharded: at the size of `least`.
+        dims: sizes of the dims that have one; dim: name of the swept dim, which has several.
+        sizes: the sizes of `dim` that were tried, ascending.
+        sharded: peaks at the size of `least`.
         next: the command for the first device that needs a plan or has none.
     """
 
@@ -153,7 +156,7 @@ def device_row(
     dim: str,
     least: LeastPeaks,
 ) -> DeviceRow:
-    """Judge a device by the ways to fit it."""
+    """Make the row of a device from the ways to fit it."""
     fitting = [way for way in ways if way.fits and not way.what_if]
     best = max(fitting, key=lambda w: (w.size or 0, -(w.slowdown or 0.0)), default=None)
     has_copies = any(way.how == "copies" for way in ways)
@@ -171,7 +174,7 @@ def device_row(
 
 
 def _none_fits(least: LeastPeaks, has_copies: bool) -> str:
-    """Say that nothing fits, and what would."""
+    """Say that nothing fits, and the least peak."""
     peak_bytes = least.on_device.peak_bytes
     if has_copies and least.on_host is not None:
         peak_bytes = min(peak_bytes, least.on_host.peak_bytes)
@@ -187,8 +190,10 @@ def _verdict(best: WayRow, dim: str) -> str:
 
 
 def _next(found: FitDocument) -> str | None:
-    """Write the command for the first device that needs a plan or has none; None where every device holds
-    the model as it is."""
+    """Write the command for the first device that needs a plan or has none.
+
+    Return None where every device holds the model as it is.
+    """
     dims = dict(found.dims)
     for device in found.devices:
         best = device.way(device.best)
@@ -202,7 +207,7 @@ def _next(found: FitDocument) -> str | None:
         words += ["--hardware", device.hardware]
         if device.way("copies") is None:
             words += ["--budget", f"{device.budget_bytes}B"]
-        else:  # the device's memory, less what is set aside, is the budget by itself
+        else:  # the device's memory, less the reserve, is the default budget
             words += ["--device", next(t.name for t in devices() if t.is_arena)]
             words += [] if found.reserve == AUTO_RESERVE else ["--reserve", found.reserve]
         if best is None:
@@ -212,7 +217,7 @@ def _next(found: FitDocument) -> str | None:
 
 
 def _sentence(found: FitDocument) -> str:
-    """Say how many fit, and which do not."""
+    """Say how many devices hold the model, and which do not."""
     as_is = sum(1 for device in found.devices if device.ways[0].fits)
     missing = [device.hardware for device in found.devices if not device.fits]
     count = len(found.devices)

@@ -1,4 +1,4 @@
-"""The figures of an outcome: what `planner optimize` made of memory and time, and what sessions hold."""
+"""The figures of an outcome of `planner optimize`: memory and time, and the bytes that sessions hold."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from planner.results.verification import Verification
 
 
 class Held(Document, frozen=True):
-    """Bytes that sessions hold: of the rewritten model as `planner.open_session` opens it (`held_bytes`)
-    and under default options, and of the original under these (`default_held_before_bytes`).
+    """Bytes that sessions hold.
 
-    Live bytes are those of tensors, held bytes those that the allocator has taken from the system, inputs
-    and initializers included, and a process grows by those of them that were touched (`grown_bytes`),
-    with all else that a run takes.
+    They are those of the rewritten model as `planner.open_session` opens it (`held_bytes`) and under
+    default options, and those of the original under default options (`default_held_before_bytes`).
+
+    Live bytes are those of tensors. Held bytes are those that the allocator has taken from the system,
+    inputs and initializers included. A process grows by the touched part of them (`grown_bytes`), and
+    by all else that a run takes.
     """
 
     held_bytes: int | None
@@ -37,25 +39,27 @@ class Held(Document, frozen=True):
 
     @property
     def plain_held_bytes(self) -> int | None:
-        """Held by the rewritten model under default options: measured, or else predicted."""
+        """Bytes held by the rewritten model under default options: measured, or else predicted."""
         return self.measured_default_held_bytes or self.default_held_bytes
 
     @property
     def plain_held_before_bytes(self) -> int | None:
-        """The same of the original."""
+        """Bytes held by the original under default options: measured, or else predicted."""
         return self.measured_default_held_before_bytes or self.default_held_before_bytes
 
 
 class StepRuns(Document, frozen=True):
-    """A step of several runs, on so many samples each."""
+    """A step of several runs, on `samples` samples each."""
 
     runs: int
     samples: int
 
 
 class Headline(Held, frozen=True):
-    """The figures of the outcome. Peaks and times are before and after; without `measured_` they are
-    predicted."""
+    """The figures of the outcome.
+
+    Peaks and times are before and after; without `measured_` they are predicted.
+    """
 
     verdict: str
     sentence: str
@@ -117,44 +121,46 @@ class Headline(Held, frozen=True):
 
     @property
     def is_copy(self) -> bool:
-        """The model fits as it is."""
+        """Whether the model fits as it is."""
         return self.unchanged and self.micro is None
 
     @property
     def needs_library(self) -> bool:
-        """The rewritten file has operators of planner's: a bare session does not open it."""
+        """Whether the rewritten file has planner's operators, which a bare session cannot open."""
         is_moved = bool(self.swapped_tensors or self.paged_tensors)
         return self.fused_nodes > 0 or (self.copies == "overlapped" and is_moved)
 
     @property
     def is_good(self) -> bool:
-        """Nothing is known against it."""
+        """Whether it fits, and no verification failed."""
         return self.fits and self.verified is not False
 
     @property
     def is_plain_over(self) -> bool:
-        """Default session options hold more than the budget."""
+        """Whether a session of default options holds more than the budget."""
         return (self.plain_held_bytes or 0) > self.budget_bytes
 
     @property
     def saved_share(self) -> float:
-        """The share of the peak before that is saved."""
+        """The saved share of the original peak."""
         return self.peak_saved_bytes / (self.peak_before_bytes or 1)
 
     @property
     def swapped_bytes(self) -> int:
-        """Copied to the host and back."""
+        """Bytes copied to the host and back by swaps."""
         return self.swap_out_bytes + self.swap_in_bytes
 
     @property
     def paged_bytes(self) -> int:
-        """Copied from what lives on the host, and to it."""
+        """Bytes copied from and to tensors that live on the host."""
         return self.page_in_bytes + self.page_out_bytes
 
 
 def held(result: OptimizeResult) -> Held:
-    """Collect the bytes that sessions hold. A copy of the original asks for nothing:
-    `planner.open_session` opens it with default options."""
+    """Collect the bytes that sessions hold.
+
+    A copy of the original needs nothing: `planner.open_session` opens it with default options.
+    """
     plan, v = result.plan, result.verification
     ours = "default" if plan.unchanged and plan.micro is None else "recommended"
     return told(
@@ -181,7 +187,7 @@ def _measured(verification: Verification | None, model: str, options: str) -> in
 
 
 def _grown(verification: Verification | None, model: str, options: str) -> int | None:
-    """Look up the most that a process had grown by over its runs."""
+    """Return the most that a process grew over its runs."""
     for check in verification.sessions if verification else ():
         if (check.model, check.options) == (model, options) and check.grown_bytes:
             return max(check.grown_bytes)
@@ -189,7 +195,7 @@ def _grown(verification: Verification | None, model: str, options: str) -> int |
 
 
 def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Headline:
-    """Collect the figures of a result, whose verification is `checks`."""
+    """Collect the figures of a result with the verification `checks`."""
     plan, of_sessions = result.plan, held(result)
     planned, baseline, time = plan.planned, plan.baseline, checks.time if checks else None
     fits = _fits(plan, of_sessions)
@@ -226,7 +232,7 @@ def headline(result: OptimizeResult, checks: VerificationFigures | None) -> Head
 
 
 def _fits(plan: Plan, of_sessions: Held) -> bool:
-    """Tell whether the plan keeps what its budget bounds within it."""
+    """Tell whether the plan stays within its budget."""
     most_bytes = plan.planned.peak_bytes
     if plan.budget_of == "held" and of_sessions.held_bytes is not None:
         most_bytes = max(most_bytes, of_sessions.held_bytes)
@@ -234,10 +240,10 @@ def _fits(plan: Plan, of_sessions: Held) -> bool:
 
 
 def _peaks_seen(checks: VerificationFigures | None) -> dict[str, object]:
-    """Look up each model's live peak as ONNX Runtime showed it, and how.
+    """Return each model's live peak as ONNX Runtime showed it, and how it was obtained.
 
-    Under the recommended session options where those were run, and beside it under the default ones,
-    which keep freed buffers for later reuse.
+    It is the peak under the recommended session options where those were run, and the one under default
+    options, which keep freed buffers for later reuse, is given too.
     """
     found: dict[str, object] = {}
     for model, key in (("original", "before"), ("rewritten", "after")):

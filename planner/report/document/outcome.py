@@ -1,4 +1,4 @@
-"""The document of `planner optimize`: the outcome, the plan, both models, and what ONNX Runtime said."""
+"""The document of `planner optimize`: the outcome, the plan, both models, and ONNX Runtime's checks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BoundTensor(Document, frozen=True):
 
 
 class PlanFigures(Document, frozen=True):
-    """The plan file, but for its schedule, of which there is the number of `actions`."""
+    """The plan file's fields, with the number of `actions` in place of its schedule."""
 
     version: int
     model_name: str
@@ -114,13 +114,12 @@ class OptimizeDocument(Document, kw_only=True, frozen=True):
 
     @property
     def views(self) -> dict[str, ViewDocument]:
-        """Both models, by key."""
+        """Both models, by key ("before", "after")."""
         return {"before": self.before, "after": self.after}
 
     @property
     def measured_lines(self) -> dict[str, tuple[int, ...]]:
-        """Live bytes that were measured at every step of a view, where the executed nodes are the
-        schedule's."""
+        """Measured live bytes at every step of a view, where the executed nodes are the schedule's."""
         found: dict[str, tuple[int, ...]] = {}
         for key, model in (("before", "original"), ("after", "rewritten")):
             for row in (
@@ -132,25 +131,25 @@ class OptimizeDocument(Document, kw_only=True, frozen=True):
 
     @property
     def largest(self) -> list[DecisionRow]:
-        """The decisions, those of the largest tensors first."""
+        """The decisions, largest tensors first."""
         return sorted(self.decisions, key=lambda d: -d.bytes)
 
     @property
     def script(self) -> str | None:
-        """Python that opens the rewritten model; None where none was written."""
+        """Python that opens the rewritten model; None where no model was written."""
         path = self.outputs["model"]
         return None if path is None else script_line(path, self.headline.disk)
 
     @property
     def is_reordered(self) -> bool:
-        """Operations of the original run in another order among themselves."""
+        """Whether operations of the original run in another order among themselves."""
         before, after = self.before.timeline.operation, self.after.timeline.operation
         shared = set(before) & set(after)
         return [n for n in before if n in shared] != [n for n in after if n in shared]
 
 
 def optimize_document(result: OptimizeResult) -> OptimizeDocument:
-    """Make the document of `planner optimize`, once for each result."""
+    """Make the document of `planner optimize`; a second call for a result returns the same one."""
     return result.kept or _keep(result, _document(result))
 
 
@@ -198,7 +197,7 @@ def _document(result: OptimizeResult) -> OptimizeDocument:
 
 
 def with_preview(document: OptimizeDocument, result: OptimizeResult) -> OptimizeDocument:
-    """Add what a result has got since the document was made: a preview of other budgets."""
+    """Add a budget preview that the result got after the document was made."""
     preview = preview_document(result.budget_preview)
     steps = tuple(next_steps(result, preview))
     found = msgspec.structs.replace(document, budget_preview=preview, next_steps=steps)

@@ -1,4 +1,4 @@
-"""The document of `planner sweep`: what each budget costs, and the largest size that fits each."""
+"""The document of `planner sweep`: the cost of each budget, and the largest size that fits it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sweep_document(sweep: Sweep) -> SweepDocument:
 
 
 def _sentence(sweep: Sweep) -> str:
-    """Say the frontier of the largest size in a sentence."""
+    """Describe the frontier of the largest size in a sentence."""
     frontier = sweep.frontiers[-1]
     with_plan = [p for p in frontier.points if p.plan is not None]
     start = f"The model's own peak is {format_bytes(frontier.baseline_bytes)}"

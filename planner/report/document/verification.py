@@ -1,4 +1,4 @@
-"""The document of `planner verify`: what ONNX Runtime said, check by check."""
+"""The document of `planner verify`: ONNX Runtime's results, check by check."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NodeColumns(Document, frozen=True):
 
 
 class MemoryRow(Document, frozen=True):
-    """Bytes of one model under one set of options; `worst` are the nodes that differ most."""
+    """Bytes of one model under one set of options; `worst` lists the nodes that differ most."""
 
     model: str
     options: str
@@ -55,7 +55,7 @@ class MemoryRow(Document, frozen=True):
 
 
 class CapRow(Document, frozen=True):
-    """One model, run within so many bytes."""
+    """One model's run within a cap of `cap_bytes`."""
 
     model: str
     cap_bytes: int
@@ -65,12 +65,12 @@ class CapRow(Document, frozen=True):
 
     @property
     def is_odd(self) -> bool:
-        """Another outcome was expected."""
+        """Whether another outcome was expected."""
         return self.expected not in (None, self.passed)
 
 
 class SessionRow(Document, frozen=True):
-    """One model in a process of its own, and the line that opened it there."""
+    """One model in a process of its own, and the line that opened it."""
 
     model: str
     options: str
@@ -91,7 +91,7 @@ class TimeFigures(Document, frozen=True):
 
 
 class VerificationFigures(Document, frozen=True):
-    """Everything that ONNX Runtime said."""
+    """All results of a verification."""
 
     passed: bool
     failures: tuple[str, ...]
@@ -113,21 +113,22 @@ class VerificationFigures(Document, frozen=True):
 
     @property
     def different(self) -> list[OutputComparison]:
-        """Outputs that are not the original's bit for bit."""
+        """Outputs whose bits differ from the original's."""
         return [output for output in self.outputs if not output.identical]
 
     @property
     def identical(self) -> int:
-        """The number of outputs that are the original's bit for bit."""
+        """The number of outputs with the original's bits."""
         return len(self.outputs) - len(self.different)
 
     @property
     def worst_rms_rel_diff(self) -> float | None:
-        """The largest root mean square difference of an output, by its own; None where nothing ran."""
+        """The largest root mean square difference of an output, relative to its own; None where
+        nothing ran."""
         return max((output.rms_rel_diff for output in self.outputs), default=None)
 
     def memory_of(self, model: str, options: str) -> list[MemoryRow]:
-        """List what was found of a model, that of `options` first."""
+        """List the memory rows of a model, those of `options` first."""
         found = [row for row in self.memory if row.model == model]
         return sorted(found, key=lambda row: row.options != options)
 
@@ -140,7 +141,7 @@ class VerifyDocument(VerificationFigures, kw_only=True, frozen=True):
 
 
 def verification_figures(v: Verification) -> VerificationFigures:
-    """Make the part of a document that the checks are."""
+    """Make the document of a verification's checks."""
     return told(
         VerificationFigures,
         v,

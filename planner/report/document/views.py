@@ -23,8 +23,8 @@ TAXONOMY = {
     "workspace": (Category.WORKSPACE,),
     "inputs and outputs": (Category.INPUT, Category.OUTPUT),
 }
-"""The parts in which the literature on low-memory training counts (ZeRO, Rajbhandari et al. 2020,
-section 3: model states and residual states; MONeT, Shah et al. 2021: workspace), from categories."""
+"""The groups of categories in which the literature on low-memory training counts (ZeRO, Rajbhandari
+et al. 2020, section 3: model states and residual states; MONeT, Shah et al. 2021: workspace)."""
 
 KIND_OF_ROLE: dict[str, str] = {
     Role.RECOMPUTE: "recompute",
@@ -33,11 +33,11 @@ KIND_OF_ROLE: dict[str, str] = {
     Role.PAGE_IN: "copy_in",
     Role.PAGE_OUT: "copy_out",
 }
-"""What a step's time goes into; "compute" for every other role."""
+"""The kind of time that a step of each role takes; "compute" for every other role."""
 
 
 class ResidentRow(Document, frozen=True):
-    """A tensor on the device at the peak, and the steps in which it is."""
+    """A tensor on the device at the peak, and its steps there."""
 
     tensor: str
     bytes: int
@@ -50,7 +50,7 @@ class ResidentRow(Document, frozen=True):
 
 
 class PeakDocument(Document, frozen=True):
-    """The peak, known of a model as soon as it is analysed; `residents_at_peak` are largest first."""
+    """The peak, known as soon as a model is analysed; `residents_at_peak` lists the largest first."""
 
     steps: int
     peak_bytes: int
@@ -67,14 +67,14 @@ class PeakDocument(Document, frozen=True):
 
 
 class LeftOut(Document, frozen=True):
-    """Residents at the peak that are not listed."""
+    """The residents at the peak that are not listed."""
 
     count: int
     bytes: int
 
 
 class TimelineColumns(Document, frozen=True):
-    """Columns of the steps."""
+    """The steps, as columns."""
 
     operation: tuple[str, ...]
     op_type: tuple[str, ...]
@@ -86,8 +86,10 @@ class TimelineColumns(Document, frozen=True):
 
 
 class RangeRow(Document, frozen=True):
-    """A buffer: its live range, and its place in one region of the arena; `fate` (kept, recomputed or
-    swapped) is the tensor's, or its copy's."""
+    """A buffer: its live range, and its place in one region of the arena.
+
+    `fate` (kept, recomputed or swapped) is that of the tensor or its copy.
+    """
 
     tensor: str
     bytes: int
@@ -99,7 +101,7 @@ class RangeRow(Document, frozen=True):
 
 
 class WorkspaceRow(Document, frozen=True):
-    """A kernel's own scratch memory, and its place in one region of the arena."""
+    """A kernel's workspace, and its place in one region of the arena."""
 
     step: int
     bytes: int
@@ -107,7 +109,7 @@ class WorkspaceRow(Document, frozen=True):
 
 
 class RegionFigures(Document, frozen=True):
-    """All live ranges in one region of the arena."""
+    """The layout of all live ranges in one region of the arena."""
 
     bytes: int
     fragmentation: float
@@ -116,7 +118,7 @@ class RegionFigures(Document, frozen=True):
 
 
 class ViewDocument(PeakDocument, frozen=True):
-    """One model; `residents_at_peak` has `MAX_RESIDENTS` at most."""
+    """One model; `residents_at_peak` lists at most `MAX_RESIDENTS`."""
 
     name: str
     operations: int
@@ -132,7 +134,7 @@ class ViewDocument(PeakDocument, frozen=True):
     one_region: RegionFigures
 
     def has_fate(self, fate: str) -> bool:
-        """Tell whether a buffer has this fate."""
+        """Tell whether any buffer has this fate."""
         return any(r.fate == fate for r in self.live_ranges)
 
     @property
@@ -142,7 +144,7 @@ class ViewDocument(PeakDocument, frozen=True):
 
 
 def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
-    """Add up bytes by the parts in which the literature counts, from bytes by category."""
+    """Add up bytes by category into the groups of `TAXONOMY`."""
     return {
         group: sum(composition.get(c, 0) for c in categories)
         for group, categories in TAXONOMY.items()
@@ -150,12 +152,12 @@ def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
 
 
 def composition_of(composition: Mapping[Category, int]) -> dict[str, int]:
-    """List bytes by name of category, where there are any."""
+    """List bytes by the category's name, without empty categories."""
     return {str(c): size for c, size in sorted(composition.items()) if size}
 
 
 def peak_document(view: ModelView) -> PeakDocument:
-    """Make the document of the peak alone."""
+    """Make the document of a model's peak."""
     line = view.timeline
     peak = view.graph.operations[line.order[line.peak_step]].name if line.order else ""
     return PeakDocument(
@@ -169,7 +171,7 @@ def peak_document(view: ModelView) -> PeakDocument:
 
 
 def _at_peak(view: ModelView) -> dict[Category, int]:
-    """Look up bytes at the peak, by category."""
+    """Return the bytes at the peak, by category."""
     line = view.timeline
     return {c: int(part[line.peak_step]) for c, part in line.by_category.items() if len(part)}
 
@@ -216,8 +218,11 @@ def _columns(view: ModelView) -> TimelineColumns:
 
 
 def _time_by_kind(view: ModelView) -> dict[str, float]:
-    """Add up microseconds of the step: operations for the first time, recomputes, copies each way, and
-    how much of the copies runs beside operations."""
+    """Add up microseconds of the step by kind.
+
+    The kinds are first runs of operations, recomputes, copies each way, and the part of the copies
+    that runs beside operations.
+    """
     total: dict[str, float] = dict.fromkeys(("compute", "recompute", "copy_out", "copy_in"), 0.0)
     for op in view.graph.operations:
         total[KIND_OF_ROLE.get(op.role, "compute")] += view.duration_us[op.id]
@@ -227,7 +232,7 @@ def _time_by_kind(view: ModelView) -> dict[str, float]:
 
 
 def starts_us(view: ModelView) -> list[float]:
-    """List when each step starts, in the order of the steps."""
+    """List the start time of each step, in the order of the steps."""
     if view.start_us:
         return [view.start_us[op] for op in view.timeline.order]
     durations = (view.duration_us[op] for op in view.timeline.order)

@@ -1,4 +1,4 @@
-"""The page: one HTML file that opens anywhere, with everything it needs inside.
+"""The report page: one self-contained HTML file that opens anywhere.
 
 No request leaves the page: scripts and styles are inline, and its content security policy forbids
 every other source. Text from a model is escaped by the template, and in the embedded JSON.
@@ -38,14 +38,17 @@ _BLANK = Markup('<span class="none">–</span>')
 
 
 def write_page(document: Report, path: Path) -> None:
-    """Write the page of a document, whole or not at all."""
+    """Write the page of a document atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(render_page(document), encoding="utf-8")
 
 
 def drawn(document: Report) -> dict[str, Any]:
-    """Draw the figures of a document but that of other budgets, which may be missing, as Bokeh embeds
-    them; they take most of the time of a page."""
+    """Draw a document's figures as Bokeh embeds them, except that of other budgets, which may be
+    missing.
+
+    They take most of a page's time.
+    """
     views = document.views
     budget, measured = None, {}
     if isinstance(document, OptimizeDocument):
@@ -59,7 +62,7 @@ def render_page(document: Report, figures: dict[str, Any] | None = None) -> str:
     """Render the page of a document.
 
     Args:
-        figures: what was `drawn` of it already.
+        figures: the result of `drawn`, where it is already known.
     """
     figures = figures or drawn(document)
     optimized = document if isinstance(document, OptimizeDocument) else None
@@ -108,7 +111,7 @@ def render_page(document: Report, figures: dict[str, Any] | None = None) -> str:
 
 
 def embedded_json(value: object) -> Markup:
-    """JSON for a `<script type="application/json">`: nothing in it can end the element."""
+    """Return JSON for a `<script type="application/json">`: nothing in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -116,13 +119,14 @@ def embedded_json(value: object) -> Markup:
 
 
 def embedded_figures(figures: dict[str, Any], *, document: str = "page") -> dict[str, Any]:
-    """Make what `Bokeh.embed.embed_items` takes: each figure goes into the element `figure-<name>`.
+    """Make the argument of `Bokeh.embed.embed_items`: each figure goes into the element
+    `figure-<name>`.
 
     Args:
-        document: its name, of which there is one in a page.
+        document: the name of the Bokeh document, unique in a page.
     """
     made = Document()
-    with made.models.freeze():  # else every root has all models looked through again
+    with made.models.freeze():  # otherwise every root triggers a search of all models
         for root in figures.values():
             made.add_root(root)
     roots = {root.id: f"figure-{name}" for name, root in figures.items()}
@@ -131,13 +135,13 @@ def embedded_figures(figures: dict[str, Any], *, document: str = "page") -> dict
 
 
 def bokeh_scripts() -> list[Markup]:
-    """Bokeh itself, to stand in the page."""
+    """Return Bokeh's own scripts, to embed in the page."""
     resources = Resources(mode="inline", components=["bokeh"], log_level="error")
     return [Markup(js) for js in resources.js_raw]
 
 
 def _sections(document: Report, *, is_timed: bool) -> list[tuple[str, str]]:
-    """List (id, title) of what the page has."""
+    """List (id, title) of the page's sections."""
     preview = document.budget_preview
     optimizes = isinstance(document, OptimizeDocument)
     has = [
@@ -157,7 +161,8 @@ def _sections(document: Report, *, is_timed: bool) -> list[tuple[str, str]]:
 
 
 def _chosen(document: Report) -> tuple[int, float] | None:
-    """Find budget and slowdown of the plan, among the points of the frontier."""
+    """Return the budget and slowdown of the plan among the frontier's points; None where it is not
+    there."""
     preview = document.budget_preview
     if preview is None or isinstance(document, AnalyzeDocument):
         return None
@@ -166,7 +171,7 @@ def _chosen(document: Report) -> tuple[int, float] | None:
 
 
 def _row(d: DecisionRow) -> list[object]:
-    """A decision as the table's script wants it: what is shown, then what is sorted by."""
+    """Return a decision for the table's script: pairs of (shown text, sort key)."""
     costs = (d.cost_us, d.recompute_us, d.swap_us)
     return [
         [d.action, d.action],
@@ -180,7 +185,7 @@ def _row(d: DecisionRow) -> list[object]:
 
 
 def _budget(value: int | None) -> Markup:
-    """A size that someone may type as a budget: rounded up."""
+    """Format a size that someone may type as a budget: rounded up."""
     return _size(value, up=True)
 
 
@@ -208,12 +213,12 @@ def _difference(value: float) -> str:
 
 
 def _share(part: float, whole: float) -> str:
-    """`part / whole` as a CSS length, within 0% and 100%."""
+    """Return `part / whole` as a CSS length, within 0% and 100%."""
     return f"{100 * min(max(part / whole, 0.0), 1.0):.2f}%" if whole else "0%"
 
 
 def environment() -> jinja2.Environment:
-    """The templates of this folder, and the filters that they use."""
+    """Return the environment of this folder's templates, with their filters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("planner.report.page"),
         autoescape=True,

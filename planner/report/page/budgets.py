@@ -1,4 +1,4 @@
-"""Figures over budgets: what each costs in time."""
+"""Figures over budgets: the cost of each in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARK = "#d6273b"
 
 
 def budget_plot(name: str, what: str, height: int = 420) -> Any:
-    """An empty figure over budgets."""
+    """Return an empty figure over budgets."""
     return blank_plot(name, height=height, x_label="budget", y_label=what)
 
 
@@ -29,10 +29,10 @@ def frontier_figure(
     chosen: tuple[int, float] | None = None,
     height: int = 420,
 ) -> Any:
-    """Slowdown over budget: a line for what was found, down to the bound a band.
+    """Draw slowdown over budget: a line for the plans found, and a band down to the bound.
 
     Args:
-        chosen: (budget in bytes, time added as a ratio) of one plan, to be marked.
+        chosen: (budget in bytes, time added as a ratio) of a plan to mark.
     """
     plot = budget_plot("frontier", "time added", height)
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[0]%")
@@ -78,7 +78,8 @@ def frontier_figure(
 
 
 def _band(points: Sequence[tuple[int, float, float]]) -> dict[str, list[float]]:
-    """From what was found down to the bound: a plan holds for larger budgets, a bound for smaller."""
+    """Return the band from plans to bounds: a plan holds for larger budgets, a bound for smaller
+    ones."""
     x, low, high = [], [], []
     for (here, slowdown, _), (after, _, least) in itertools.pairwise(points):
         x += [here, after]

@@ -1,4 +1,4 @@
-"""The data that the page's script draws figures and lists of, from a view's document."""
+"""The data from which the page's script draws figures and lists, from a view's document."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from planner.report.plain import printable
 def view_columns(
     view: ViewDocument, *, is_timed: bool, measured: Sequence[int] | None
 ) -> dict[str, Any]:
-    """Collect what the script draws and lists, as columns: of the steps, and of the live ranges.
+    """Collect the script's data as columns of the steps and of the live ranges.
 
     Args:
-        is_timed: it is drawn on an axis of time too.
-        measured: live bytes that ONNX Runtime showed at each step.
+        is_timed: whether it is drawn on an axis of time too.
+        measured: live bytes that ONNX Runtime showed at each step; None without a measurement.
     """
     ranges, line = view.live_ranges, view.timeline
     categories = categories_of({"": view})
@@ -58,8 +58,8 @@ def view_columns(
 
 
 def _persistent(view: ViewDocument, categories: Sequence[str]) -> list[int]:
-    """Bytes of each category that are there at every step: what the first step's ranges and workspace
-    leave of its bytes."""
+    """Return the bytes of each category that are present at every step: those of the first step
+    without its ranges and workspace."""
     if not view.steps:
         return [0] * len(categories)
     left = {c: view.timeline.by_category[c][0] for c in categories}

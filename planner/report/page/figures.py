@@ -1,7 +1,7 @@
 """The figures of the page: memory over the steps, and live ranges, on linked axes.
 
-Heights are bytes, the horizontal axis is the step of the schedule. Colours name categories; what
-was recomputed or swapped is told by hatching too, so that colour is never the only sign.
+Heights are bytes, the horizontal axis is the step of the schedule. Colours name categories. Hatching
+marks recomputed and swapped tensors too: colour is never the only sign.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TOOLS = "xpan,xbox_zoom,xwheel_zoom,reset,save"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """What the figures of one page share: ranges in steps and bytes, and the crosshair."""
+    """The shared axes of one page's figures: ranges in steps and bytes, and the crosshair."""
 
     steps: Range1d
     live_bytes: Range1d
@@ -66,11 +66,11 @@ def page_figures(
     budget_bytes: int | None = None,
     measured: Container[str] = (),
 ) -> dict[str, Any]:
-    """Two figures for each view: `memory-<key>` and `ranges-<key>`, all on linked axes.
+    """Draw two figures for each view, `memory-<key>` and `ranges-<key>`, all on linked axes.
 
     Args:
-        views: by key, such as "before" and "after".
-        measured: keys of which there is a line of what ONNX Runtime showed.
+        views: views by key, such as "before" and "after".
+        measured: keys of the views with a line of measured bytes.
     """
     steps = max((v.steps for v in views.values()), default=0)
     top = max([v.peak_bytes for v in views.values()] + [budget_bytes or 0, 1])
@@ -90,7 +90,7 @@ def page_figures(
 
 
 def byte_ticker(axis: Any, top: float) -> None:
-    """Ticks at round binary sizes from 0 to `top`, for an axis of bytes."""
+    """Put ticks at round binary sizes from 0 to `top` on an axis of bytes."""
     step = 1 << max(0, int(top).bit_length() - 3)
     ticks = list(range(0, int(top) + 1, step))
     axis.ticker = ticks
@@ -98,13 +98,13 @@ def byte_ticker(axis: Any, top: float) -> None:
 
 
 def categories_of(views: dict[str, ViewDocument]) -> list[str]:
-    """Categories with any bytes in any view, in stacking order."""
+    """Return the categories with any bytes in any view, in stacking order."""
     used = {c for v in views.values() for c in v.timeline.by_category}
     return [c for c in CATEGORY_COLORS if c in used] + sorted(used - CATEGORY_COLORS.keys())
 
 
 def blank_plot(name: str, *, height: int, x_label: str, y_label: str, **more: Any) -> Any:
-    """An empty figure in the page's style: no background, so that it suits light and dark."""
+    """Return an empty figure in the page's style: no background, for light and dark mode."""
     plot = figure(
         name=name,
         height=height,
@@ -127,7 +127,7 @@ def blank_plot(name: str, *, height: int, x_label: str, y_label: str, **more: An
 def wide_plot(
     name: str, *, height: int, x_label: str, y_label: str, x_format: str, **ranges: Range1d
 ) -> Any:
-    """A `blank_plot` to zoom along, beneath others: their left edges meet."""
+    """Return a `blank_plot` that zooms horizontally, aligned with the others above and below."""
     plot = blank_plot(
         name, height=height, x_label=x_label, y_label=y_label, active_drag="xbox_zoom", **ranges
     )
@@ -167,9 +167,9 @@ def _figure(axes: Axes, *, name: str, y_range: Range1d, height: int, what: str) 
 def _memory(
     view: ViewDocument, axes: Axes, key: str, budget: int | None, *, is_measured: bool
 ) -> Any:
-    """Live bytes at each step, stacked by category, with the budget and the peak.
+    """Draw live bytes at each step, stacked by category, with the budget and the peak.
 
-    The page's script fills `areas-<key>` and `hover-<key>`, anew where the reader zooms in.
+    The page's script fills `areas-<key>` and `hover-<key>`, again after each zoom.
     """
     plot = _figure(
         axes, name=f"memory-{key}", y_range=axes.live_bytes, height=270, what="live bytes"
@@ -212,10 +212,10 @@ def _memory(
 
 
 def _ranges(view: ViewDocument, axes: Axes, key: str) -> Any:
-    """Live ranges as rectangles, step by offset in one region; persistent tensors lie at the bottom.
+    """Draw live ranges as rectangles, step by offset in one region; persistent tensors lie at the
+    bottom.
 
-    The page's script fills the sources `ranges-<key>-<fate>`, from the data that the lists of residents
-    use too.
+    The page's script fills the sources `ranges-<key>-<fate>`, from the data of the lists of residents.
     """
     plot = _figure(
         axes, name=f"ranges-{key}", y_range=axes.arena_bytes, height=330, what="offset in the arena"

@@ -33,7 +33,7 @@ _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 
 
 def time_figures(view: ViewDocument, key: str, *, budget_bytes: int | None) -> dict[str, Any]:
-    """`lanes-<key>` and `clock-<key>`, on one axis of time; none where no step takes time."""
+    """Draw `lanes-<key>` and `clock-<key>` on one axis of time; none where no step takes time."""
     whole_us = total_us(view)
     if whole_us <= 0:
         return {}
@@ -46,18 +46,18 @@ def time_figures(view: ViewDocument, key: str, *, budget_bytes: int | None) -> d
 
 
 def total_us(view: ViewDocument) -> float:
-    """From the start of the first step to the end of the last one."""
+    """Return the time from the start of the first step to the end of the last one, in microseconds."""
     line = view.timeline
     return max(map(sum, zip(line.start_us, line.duration_us, strict=True)), default=0.0)
 
 
 def time_unit(whole_us: float) -> tuple[float, str]:
-    """(microseconds in a unit, its name), so that `whole_us` is at least one."""
+    """Return (microseconds in a unit, its name) of the largest unit that fits into `whole_us`."""
     return next(((us, name) for us, name in _UNITS if whole_us >= us), _UNITS[-1])
 
 
 def kinds_of(view: ViewDocument) -> list[str]:
-    """Kinds of slices that the view has, in the order of `LANES`."""
+    """Return the kinds of slices that the view has, in the order of `LANES`."""
     return [kind for kind in KINDS if view.time_by_kind_us[kind] > 0]
 
 
@@ -107,7 +107,7 @@ def _lanes(view: ViewDocument, key: str, clock: Range1d, unit: str) -> Any:
 
 
 def _live(view: ViewDocument, key: str, clock: Range1d, unit: str, budget_bytes: int | None) -> Any:
-    """Live bytes as time passes."""
+    """Draw live bytes over time."""
     top = 1.08 * max(view.peak_bytes, budget_bytes or 0, 1)
     plot = _plot(f"clock-{key}", clock, unit, 170, "live bytes", Range1d(start=0, end=top))
     plot.varea_step(

@@ -16,7 +16,7 @@ from planner.units import format_bytes, format_percent
 
 
 def write_sweep(document: SweepDocument, path: Path) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     figures = {"frontier": frontier_figure(document.frontiers)}
     if document.largest:
         figures["largest"] = _largest_figure(document)

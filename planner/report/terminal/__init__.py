@@ -1,4 +1,4 @@
-"""Documents as text for a terminal (or a pipe): the lines and tables that all commands print.
+"""Print documents on a terminal (or a pipe): the lines and tables of all commands.
 
 Names from a model are shown as plain text: no markup, and control characters made visible.
 """
@@ -22,18 +22,18 @@ _NAME_WIDTH = 10
 
 
 def wide_console() -> Console:
-    """Standard output; wide where it is a pipe."""
+    """Return a console on standard output, wide where it is a pipe."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def shown(text_of: Callable[[T], str], value: T | None, none: str = "-") -> str:
-    """Write a figure as `text_of` does, or `none` where there is none."""
+    """Format a figure by `text_of`, or return `none` where there is none."""
     return none if value is None else text_of(value)
 
 
 def print_line(out: Console, text: str, style: str = "") -> None:
-    """Print one paragraph, whatever is in it."""
+    """Print one paragraph of plain text."""
     out.print(Text(printable(text), style=style))
 
 
@@ -43,7 +43,7 @@ def print_whole(out: Console, text: str, style: str = "") -> None:
 
 
 def print_row(out: Console, name: str, text: str, style: str = "") -> None:
-    """Print a name and what there is to say under it: as one line, which a terminal wraps beside it."""
+    """Print a name and a text beside it, as one line that a terminal wraps in its column."""
     if out.is_terminal and name:
         grid = Table.grid()
         grid.add_column(width=_NAME_WIDTH)
@@ -57,7 +57,7 @@ def print_row(out: Console, name: str, text: str, style: str = "") -> None:
 
 
 def print_notes(out: Console, notes: Iterable[str]) -> None:
-    """Print a line for each."""
+    """Print a row for each note."""
     for note in notes:
         print_row(out, "Note", note, NOTE)
 
@@ -95,7 +95,7 @@ def print_table(
 
 
 def print_assumptions(out: Console, assumptions: Sequence[str]) -> None:
-    """Print them as a list, if there are any."""
+    """Print the assumptions as a list, if there are any."""
     if assumptions:
         out.print()
         print_line(out, "Assumed", "bold")

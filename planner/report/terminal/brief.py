@@ -1,8 +1,8 @@
-"""The summaries as people read them first: about ten lines, the outcome on top.
+"""The short summaries: about ten lines, the outcome on top.
 
-All that `planner.report.terminal.whole` prints beside is in the page, in `--json`, and printed with
-`--verbose`. What a reader would judge the result by stays: what failed, what was not verified, what was
-assumed of the model (`planner.report.remarks`), one line each.
+All further output of `planner.report.terminal.whole` is on the page and in `--json`, and printed with
+`--verbose`. The summaries keep all facts by which a reader judges the result: failures, unverified
+parts, assumptions on the model (`planner.report.remarks`), one line each.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from planner.units import format_both, format_budget, format_bytes, format_durat
 
 _RESIDENTS = 3
 _PREVIEW_COLUMNS = 7
-"""Of a preview's columns, those before `found by` and `base order`."""
+"""The number of a preview's columns before `found by` and `base order`."""
 
 _SEEN = {"replayed": "from the order that ONNX Runtime ran"}
-"""How live bytes were come by, where they were not measured."""
+"""The source of live bytes that were not measured."""
 
 
 def print_optimize_brief(document: OptimizeDocument, console: Console | None = None) -> None:
-    """Print whether it fits, what was verified, the peak, the time, what was done, what to do next."""
+    """Print whether it fits, the verification, the peak, the time, the changes, and the next step."""
     out = console or wide_console()
     head, plan, checks = document.headline, document.plan, document.verification
     print_whole(out, _outcome(head), GOOD if head.is_good else BAD)
@@ -74,13 +74,13 @@ def print_optimize_brief(document: OptimizeDocument, console: Console | None = N
 
 
 def print_analysis_brief(document: AnalyzeDocument, console: Console | None = None) -> None:
-    """Print the peak, what it is made of, what is possible, and what a budget would cost."""
+    """Print the peak, its composition, the possible peaks, and the cost of budgets."""
     print_peak_brief(document.model, document.view, console)
     print_possible_brief(document, console)
 
 
 def print_peak_brief(model: str, peak: PeakDocument, console: Console | None = None) -> None:
-    """Print the first of it, which is known soon: the peak, and what it is made of."""
+    """Print the first part of an analysis, which is known soon: the peak and its composition."""
     out = console or wide_console()
     print_whole(out, nearby(model), "bold")
     where = f"at step {peak.peak_step:,} of {peak.steps:,}, {peak.peak_operation}"
@@ -92,7 +92,7 @@ def print_peak_brief(model: str, peak: PeakDocument, console: Console | None = N
 
 
 def print_possible_brief(document: AnalyzeDocument, console: Console | None = None) -> None:
-    """Print the rest: what is possible, and what a budget would cost."""
+    """Print the rest of an analysis: the possible peaks, and the cost of budgets."""
     out = console or wide_console()
     head, cost_source = document.headline, document.cost_source
     for name, text in _possible(head):
@@ -110,7 +110,7 @@ def print_possible_brief(document: AnalyzeDocument, console: Console | None = No
 
 
 def _verified(v: VerificationFigures | None, head: Headline) -> str:
-    """Say what ONNX Runtime was seen to do, in a line."""
+    """Say in a line what ONNX Runtime confirmed."""
     if v is None:
         return "no: nothing was run on ONNX Runtime, these are predictions"
     said = []
@@ -143,7 +143,7 @@ def _verified(v: VerificationFigures | None, head: Headline) -> str:
 
 
 def done(document: OptimizeDocument) -> str:
-    """Say what the rewritten model does that the original does not."""
+    """Describe the changes that the rewritten model has."""
     head = document.headline
     if head.is_copy:
         return "nothing: the model is within the budget, and was copied as it is"
@@ -215,7 +215,7 @@ def _time(head: Headline, cost_source: str) -> str:
 
 
 def _notes_of(head: Headline) -> list[str]:
-    """Say what the numbers themselves call for."""
+    """Return notes that follow from the figures themselves."""
     notes = []
     if head.is_plain_over:
         notes.append(

@@ -1,4 +1,4 @@
-"""Two plans compared, as text."""
+"""Print the comparison of two plans."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _AMOUNTS: dict[str, tuple[str, Format, Format]] = {
 
 
 def print_diff(document: DiffDocument, console: Console | None = None) -> None:
-    """Print the differences as tables; the largest rows of each."""
+    """Print the differences as tables, with the largest rows of each."""
     out = console or wide_console()
     print_line(out, document.sentence, "bold")
     if not document.same_model:

@@ -1,4 +1,4 @@
-"""One tensor of a plan, as text."""
+"""Print the explanation of one tensor of a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAST = {"recompute": "recomputed", "swap": "copied back", "page-in": "copied fr
 
 
 def print_explanation(document: ExplainDocument, console: Console | None = None) -> None:
-    """Print the tensor, where it is, what was weighed, what its bytes are worth."""
+    """Print the tensor, its places, its alternatives, and the worth of its bytes."""
     out = console or wide_console()
     print_line(out, document.tensor, "bold")
     shape = "×".join(map(str, document.shape)) or "scalar"
@@ -81,7 +81,7 @@ def _interval_row(interval: Interval) -> list[object]:
 
 
 def _print_ways(out: Console, intervals: Sequence[Interval]) -> None:
-    """Print what a recompute would run, and why a way is closed; each only once."""
+    """Print the nodes that a recompute would run, and why a way is impossible; each once."""
     said: dict[str, None] = {}
     for way in (way for interval in intervals for way in interval.ways):
         if way.why_not:

@@ -1,4 +1,4 @@
-"""The devices that hold a model, as text."""
+"""Print the devices that hold a model."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SHOWN = {"copies overlapped": "overlapped"}
 def print_fit(
     document: FitDocument, console: Console | None = None, *, in_full: bool = True
 ) -> None:
-    """Print the devices, each with the ways that make a difference.
+    """Print the devices, each with the ways to fit that make a difference.
 
     Args:
-        in_full: with every way, and all that was assumed.
+        in_full: whether to print every way, and all assumptions.
     """
     out = console or wide_console()
     dims = f" at {dims_text(document.dims)}" if document.dims else ""
@@ -87,7 +87,7 @@ def _name(device: DeviceRow) -> str:
 
 
 def _summed_up(device: DeviceRow) -> list[object]:
-    """Sum a device up in a line: the best way to fit, or the model as it is where nothing fits."""
+    """Return a device's row: the best way to fit, or the model as it is where nothing fits."""
     best = device.way(device.best)
     head = [_name(device), format_bytes(device.budget_bytes), device.verdict]
     if best is None:
@@ -101,7 +101,7 @@ def _summed_up(device: DeviceRow) -> list[object]:
 
 
 def _sharded_text(rows: Sequence[Sharded]) -> str:
-    """Say the peaks for the largest number of devices."""
+    """Describe the peaks for the largest number of devices."""
     most = max(row.devices for row in rows)
     peaks = ", ".join(
         f"ZeRO-{row.zero_stage} {format_bytes(row.peak_bytes)}"

@@ -1,4 +1,4 @@
-"""Phrases and rows that the outcome and the whole report share."""
+"""Phrases and rows that the short and the whole report share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POINT_COLUMNS = (
 
 
 def budget_text(head: Headline) -> str:
-    """Say the budget: in both units, with the share that was typed, or where it is from."""
+    """Write the budget in both units, with the share that was typed, or its source."""
     said, size = head.budget_text, format_both(head.budget_bytes)
     if "%" in said:
         return f"{said} = {size}"
@@ -25,7 +25,7 @@ def budget_text(head: Headline) -> str:
 
 
 def proof(plan: PlanFigures, head: Headline) -> str:
-    """Say how near the plan is to the least time, and in which times."""
+    """Say how near the plan is to the least time, and by which times."""
     times = times_of(plan.cost_source)
     if head.proved_optimal:
         return f"proved optimal ({times})"
@@ -35,7 +35,7 @@ def proof(plan: PlanFigures, head: Headline) -> str:
 
 
 def default_bits_text(bits: DefaultBits) -> str:
-    """Say how many results are the same bits where default sessions open both files."""
+    """Say how many results have the same bits where default sessions open both files."""
     text = f"{bits.same:,} of {bits.compared:,} bit-identical"
     if bits.differ:
         text += f", {bits.differ[0]!r} is not"
@@ -45,7 +45,7 @@ def default_bits_text(bits: DefaultBits) -> str:
 
 
 def held_text(head: Headline) -> str:
-    """Say what sessions hold, in a line; "" where that is not known."""
+    """Say in a line what sessions hold; "" where that is unknown."""
     said = []
     if head.held_bytes is not None:
         text = f"{format_bytes(head.held_bytes)} as planner.open_session opens it"
@@ -60,7 +60,7 @@ def held_text(head: Headline) -> str:
 
 
 def grown_text(head: Headline) -> str:
-    """Say what processes grew by, in a line; "" where none was seen."""
+    """Say in a line how much processes grew; "" where none ran."""
     said = []
     if head.grown_bytes is not None:
         results = format_bytes(2 * head.results_bytes)
@@ -78,7 +78,7 @@ def grown_text(head: Headline) -> str:
 
 
 def measured_times(head: Headline) -> str:
-    """Say both steps, as they were measured."""
+    """Write both measured step times."""
     times = (head.measured_time_before_us, head.measured_time_after_us)
     return " -> ".join(shown(format_duration, us) for us in times)
 
@@ -88,7 +88,7 @@ def _of_original(before_bytes: int | None) -> str:
 
 
 def point_row(point: PointRow) -> list[object]:
-    """Fill the cells under `POINT_COLUMNS`."""
+    """Return the cells of a point under `POINT_COLUMNS`."""
     budget = [format_bytes(point.budget_bytes, up=True), format_share(point.budget_share)]
     least = point.least_slowdown_in_order
     bound = "" if least is None else format_percent(least)

@@ -1,4 +1,4 @@
-"""The cost of each budget, as text."""
+"""Print the cost of each budget."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def print_sweep(
     """Print a table for each size, and the largest sizes.
 
     Args:
-        in_full: with the table of every size, where there are several, and all that was assumed.
+        in_full: whether to print the table of every size, where there are several, and all assumptions.
     """
     out = console or wide_console()
     print_line(out, nearby(document.model), "bold")

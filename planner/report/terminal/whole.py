@@ -1,4 +1,4 @@
-"""All of a report as text, as `--verbose` prints it."""
+"""Print a whole report, as `--verbose` does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROWS = 10
 
 
 def print_analysis(document: AnalyzeDocument, console: Console | None = None) -> None:
-    """Print headline, composition at the peak, the ten largest residents."""
+    """Print headline, composition at the peak, and the ten largest residents."""
     out = console or wide_console()
     print_line(out, nearby(document.model), "bold")
     print_line(out, document.headline.sentence)
@@ -46,7 +46,7 @@ def print_analysis(document: AnalyzeDocument, console: Console | None = None) ->
 
 
 def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
-    """List names and texts of the peak, and of what may be had."""
+    """Yield names and texts of the peak, and of the peaks that are possible."""
     head, view = document.headline, document.view
     yield "Peak", format_both(head.peak_bytes)
     yield "at step", f"{view.peak_step:,} of {view.steps:,}: {view.peak_operation}"
@@ -68,7 +68,7 @@ def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
 
 
 def print_optimize(document: OptimizeDocument, console: Console | None = None) -> None:
-    """Print headline, plan summary, the largest decisions, verification, files."""
+    """Print headline, plan summary, the largest decisions, verification, and files."""
     out = console or wide_console()
     head = document.headline
     print_line(out, head.verdict, GOOD if head.is_good else BAD)
@@ -87,7 +87,7 @@ def print_optimize(document: OptimizeDocument, console: Console | None = None) -
 
 
 def _facts(document: OptimizeDocument) -> Iterator[tuple[str, str]]:
-    """List names and texts of what was asked for, and of what came of it."""
+    """Yield names and texts of the request and its outcome."""
     head, plan = document.headline, document.plan
     yield from _outcome(head, plan)
     regions = (document.before.one_region, document.after.one_region)
@@ -98,7 +98,7 @@ def _facts(document: OptimizeDocument) -> Iterator[tuple[str, str]]:
 
 
 def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
-    """List names and texts of what was asked for, and of the memory that came of it."""
+    """Yield names and texts of the request, and of the resulting memory."""
     yield "Budget", phrases.budget_text(head)
     if plan.max_slowdown is not None:
         limit = f"at most {format_percent(plan.max_slowdown)} slower"
@@ -116,7 +116,7 @@ def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
 
 
 def _done(head: Headline) -> Iterator[tuple[str, str]]:
-    """List names and texts of what the plan does to tensors and operations."""
+    """Yield names and texts of the plan's changes to tensors and operations."""
     if head.recomputed_ops:
         what = f"{head.recomputed_ops:,} operations, {format_bytes(head.recomputed_bytes)}"
         yield "Recomputed", f"{what}, {format_duration(head.recompute_us)}"
@@ -197,7 +197,7 @@ def _decisions(out: Console, document: OptimizeDocument) -> None:
 
 
 def print_verification(v: VerificationFigures, console: Console | None = None) -> None:
-    """Print what ONNX Runtime said, check by check."""
+    """Print ONNX Runtime's results, check by check."""
     out = console or wide_console()
     verdict = "Verified" if v.passed else "Verification failed"
     where = f"ONNX Runtime {v.ort_version}, {v.provider}, inputs: {v.inputs_source}"
@@ -227,7 +227,7 @@ def print_verification(v: VerificationFigures, console: Console | None = None) -
 
 
 def _checks(v: VerificationFigures) -> Iterator[tuple[str, str]]:
-    """List names and texts of the checks."""
+    """Yield names and texts of the checks."""
     if v.outputs:
         same = f"{v.identical:,} of {len(v.outputs):,} bit-identical"
         yield "Outputs", f"{same}{_worst(v)}"

@@ -1,1 +1,1 @@
-"""Devices with a memory of their own: which node runs where, and runs on them."""
+"""Devices with a memory of their own: placement of nodes, and runs."""

@@ -2,7 +2,7 @@
 
 ONNX Runtime adds these copies itself when it creates a session (MemcpyTransformer in
 onnxruntime/core/optimizer/transformer_memcpy.cc). A model that has them already is left alone, so
-that planner decides where they stand. Its rules, followed here:
+that planner decides their places. Its rules, which this module follows:
 
     made on the device, read on the host    one MemcpyToHost, for all readers on the host
     made on the host, read on the device    one MemcpyFromHost, for all readers on the device
@@ -10,13 +10,13 @@ that planner decides where they stand. Its rules, followed here:
     initializer                             no copy: one read on both sides is kept twice
     graph output                            no copy: it is fetched from where it was made
 
-A device kernel reads some inputs in host memory and leaves some outputs there (shapes, axes):
-such an input counts as a read on the host, such an output as made on the host.
+A device kernel reads some inputs in host memory and leaves some outputs there (shapes, axes): such an
+input counts as read on the host, such an output as made on the host.
 
 On the samples of `models/zoo` these are the copies that onnxruntime 1.31.1 adds for the WebGPU plugin
-0.4.0. Two things differ. Of a graph output made on the device and read on the host, ONNX Runtime gives
-the file's name to the host's copy; here it stays with the value on the device, so that names keep
-their meaning. And copies stand where they cost the device least: a copy to the host right after the
+0.4.0. Two things differ. For a graph output made on the device and read on the host, ONNX Runtime
+gives the file's name to the host's copy; here the value on the device keeps it, and names keep their
+meaning. And copies are placed where they cost the device least: a copy to the host right after the
 producer, a copy from it right before the first reader.
 """
 
@@ -31,7 +31,7 @@ from planner.onnxio.names import FreeNames
 from planner.runtime.device.predict.assumed import is_constant
 
 Indices = Callable[[str, str, int], Collection[int]]
-"""Inputs or outputs in host memory of (op_type, domain, opset)."""
+"""Returns the inputs or outputs in host memory of (op_type, domain, opset)."""
 
 
 def _none(op_type: str, domain: str, opset: int) -> Collection[int]:
@@ -44,10 +44,10 @@ def with_borders(
     host_inputs: Indices,
     host_outputs: Indices = _none,
 ) -> ir.Model:
-    """A clone with a copy at every border; one per value and direction.
+    """Return a clone with a copy at every border; one per value and direction.
 
-    Memcpy nodes of the file stay: whatever `on_device` says of them, a MemcpyToHost reads on the
-    device and writes on the host, a MemcpyFromHost the reverse.
+    Memcpy nodes of the file stay. Whatever their entry in `on_device`, a MemcpyToHost reads on the device
+    and writes on the host, a MemcpyFromHost the reverse.
 
     Args:
         model: sorted, without subgraphs.
@@ -86,7 +86,7 @@ def with_borders(
 
 
 class Sides:
-    """On which side each node reads and writes."""
+    """The side on which each node reads and writes."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class Sides:
         self._host_outputs = host_outputs
 
     def reads_device(self, node: ir.Node, index: int) -> bool:
-        """Whether the node reads this input in device memory."""
+        """Tell whether the node reads this input in device memory."""
         if node.op_type in (TO_HOST, FROM_HOST):
             return node.op_type == TO_HOST
         return self._on_device[str(node.name)] and index not in self._host_inputs(*self._key(node))
 
     def home(self, value: ir.Value) -> bool | None:
-        """Whether the value is made in device memory; None for a graph input."""
+        """Tell whether the value is made in device memory; None for a graph input."""
         node = value.producer()
         if node is None:
             return None

@@ -1,11 +1,11 @@
-"""Both models under a hard cap on a device whose arena is ONNX Runtime's: CUDA.
+"""Run both models under a hard cap on a device whose arena is ONNX Runtime's: CUDA.
 
-The arena is registered with the environment and used through `session.use_env_allocators`: it may hold
-`max_mem` bytes, its regions double from the first one, and every chunk is split. `gpu_mem_limit`, the
-provider's own option, bounds the same bytes, but leaves no say in regions and chunks: by a replay nine
-plans needed 2 to 47% more of it than they had in use, for what lies idle in chunks up to twice as large
-as what is put there. Everything on the device is in it: inputs, initializers, outputs, and kernels'
-workspace, which is not predicted.
+The arena is registered with the environment and used through `session.use_env_allocators`: it may
+hold `max_mem` bytes, its regions double from the first one, and every chunk is split.
+`gpu_mem_limit`, the provider's own option, bounds the same bytes, but does not control regions and
+chunks. By a replay, nine plans needed 2 to 47% more of it than they had in use, for idle bytes in
+chunks up to twice as large as their content. Everything on the device is in the arena: inputs,
+initializers, outputs, and kernels' workspace, which is not predicted.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from planner.runtime.options import MAX_FIRST_REGION, Order
 from planner.targets import Target
 
 _LOOKED_AT = 24
-"""First regions that are looked at for one cap: the replay of a large graph takes a while."""
-_TRIED = 3  # for real, at the budget itself
+"""The most first regions that are replayed for one cap: the replay of a large graph takes a while."""
+_TRIED = 3  # first regions in which the model really runs, at the budget itself
 _MORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
-"""Shares of the budget that a cap is raised by, until the rewritten model runs."""
+"""Shares of the budget by which a cap is raised, until the rewritten model runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapsOnDevice:
-    """How both fared.
+    """The outcomes of both models.
 
     Attributes:
-        checks: of the original and of the rewritten model.
-        outputs: of the rewritten model under the cap; empty where it did not run.
+        checks: checks of the original and of the rewritten model.
+        outputs: outputs of the rewritten model under the cap; empty where it did not run.
     """
 
     checks: tuple[CapCheck, CapCheck]
@@ -55,15 +55,16 @@ def cap_on_device(
     live_peak_bytes: int,
     order: Order = "default",
 ) -> CapsOnDevice:
-    """The rewritten model under the least cap tried, from the budget on, and the original under that.
+    """Run the rewritten model under the least cap tried, from the budget on, and the original under
+    that cap.
 
     Args:
         pair: the original and the rewritten model.
-        live_peak_bytes: of the original: under a cap below it, it has to fail.
+        live_peak_bytes: live peak of the original, which must fail under a lower cap.
         order: the session option that the rewritten model is written for.
 
     Raises:
-        UsageError: the device is not here.
+        UsageError: the device is not available.
     """
     original, rewritten = pair
     attempts = list(_attempts(rewritten, budget_bytes))
@@ -91,7 +92,8 @@ def cap_on_device(
 
 
 def _attempts(model: Side, budget_bytes: int) -> Iterator[tuple[int, int]]:
-    """(cap, first region): those of the budget in which the replay fits, then one for each larger cap."""
+    """Yield (cap, first region): those of the budget in which the replay fits, then one for each
+    larger cap."""
     regions = list(itertools.islice(_regions(model, budget_bytes), _TRIED))
     yield from ((budget_bytes, region) for region in regions)
     for more in _MORE:
@@ -99,7 +101,7 @@ def _attempts(model: Side, budget_bytes: int) -> Iterator[tuple[int, int]]:
         region = next(_regions(model, cap), None)
         if region is not None:
             yield cap, region
-    if not regions:  # the replay knows of nothing that fits: one region of the most
+    if not regions:  # nothing fits by the replay: try one region of the largest cap
         most = 2 * budget_bytes
         yield most, min(most, MAX_FIRST_REGION)
 

@@ -1,4 +1,4 @@
-"""Ask a device: each question is a process of its own (`planner.runtime.device.worker`)."""
+"""Requests to a device; each one starts a process of its own (`planner.runtime.device.worker`)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOpening:
-    """How a session is opened on the device.
+    """Options of a session on the device.
 
     Attributes:
-        profile: note what runs.
-        cap_bytes: of the device's memory; 0 for none.
+        profile: whether to profile the run.
+        cap_bytes: cap on the device's memory; 0 for none.
         memory: "recommended" turns memory pattern and reuse off.
     """
 
@@ -49,16 +49,16 @@ _DEFAULT = DeviceOpening()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRun:
-    """What a model did on the device.
+    """The results of a model's runs on the device.
 
     Attributes:
-        outputs: of each run that was kept, by name.
-        events: of the first run, in the order in which the profile has them; empty without one.
-        peak_bytes: of the device in each run, initializers and feeds included; empty where nothing
-            counts them.
-        driver_bytes: of the process on the device after each run, as its driver has them; empty where
-            it does not say.
-        seconds: of each run.
+        outputs: outputs of each run that was kept, by name.
+        events: events of the first run, in the profile's order; empty without a profile.
+        peak_bytes: peak of the device in each run, initializers and feeds included; empty where nothing
+            counts it.
+        driver_bytes: bytes of the process on the device after each run, by its driver; empty where the
+            driver does not say.
+        seconds: time of each run.
     """
 
     outputs: tuple[Mapping[str, Array], ...]
@@ -71,12 +71,14 @@ class DeviceRun:
 def optimize(
     target: Target, model: Path, output: Path, *, level: Level, external: bool = False
 ) -> dict[str, bool]:
-    """Save `model` as the target's optimizers leave it; for each node, whether it is on the device.
+    """Save `model` as the target's optimizers leave it; tell for each node whether it is on the
+    device.
 
-    Nodes that ONNX Runtime adds at the end, its own copies, are not among them.
+    The copies that ONNX Runtime adds at the end are left out.
 
     Raises:
-        UsageError: there is no such device here. ModelError: the model does not load on it.
+        UsageError: the device is not available.
+        ModelError: the model does not load on it.
     """
     answer = _ask(
         target,
@@ -103,10 +105,10 @@ def run(
     """Run a model on the device.
 
     Args:
-        keep: of how many runs the outputs are returned, from the first; None for all.
+        keep: number of runs, from the first, whose outputs are returned; None for all.
 
     Raises:
-        UsageError: there is no such device here.
+        UsageError: the device is not available.
         ModelError: the model does not load or run, or needs more than the cap.
     """
     kept = runs if keep is None else min(keep, runs)
@@ -124,12 +126,12 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CappedRun:
-    """What came of a model in arenas that may hold no more than a cap.
+    """The outcome of a model in capped arenas.
 
     Attributes:
         passed: the first attempt in which it ran; None where it ran in none.
         messages: why each attempt before that failed.
-        outputs: of the first run of the attempt that passed.
+        outputs: outputs of the first run of the attempt that passed.
     """
 
     passed: int | None
@@ -149,10 +151,11 @@ def capped(
     """Run a model twice in a row in an arena of each attempt, until it runs.
 
     Args:
-        attempts: (most bytes of the arena, its first region).
+        attempts: pairs of (most bytes of the arena, its first region).
 
     Raises:
-        UsageError: there is no such device here. ModelError: the model does not load on it.
+        UsageError: the device is not available.
+        ModelError: the model does not load on it.
     """
     asked = {"attempts": [list(each) for each in attempts], "order": order, "level": level}
     with _asked(target, "capped", model, inputs, asked) as (answer, folder):
@@ -164,10 +167,11 @@ def capped(
 def op_times(
     target: Target, model: Path, inputs: Mapping[str, Array], *, level: Level
 ) -> DeviceTimes:
-    """Measure a model's nodes, and what issuing a node and copies take: two processes.
+    """Measure the times of a model's nodes, of issuing a node and of copies, in two processes.
 
     Raises:
-        UsageError: there is no such device here. ModelError: the model does not load or run on it.
+        UsageError: the device is not available.
+        ModelError: the model does not load or run on it.
     """
     with _asked(target, "events", model, inputs, {"level": level}) as (answer, folder):
         issued = _ask(target, {"do": "issue", "folder": str(folder)})
@@ -183,11 +187,11 @@ def time_in_turns(
     order: Order = "default",
     bound: bool = False,
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each run of the original and of the rewritten model.
+    """Return the seconds of each run of the original and of the rewritten model.
 
     Args:
         pair: the original model and the rewritten one.
-        bound: inputs and outputs lie where each session wants them, rather than on the host.
+        bound: whether inputs and outputs lie where each session reads and writes them, not on the host.
     """
     with temporary_folder() as folder:
         answer = _ask(
@@ -225,7 +229,7 @@ def _asked(
 
 
 def _outputs(folder: Path, names: Sequence[str], number: int) -> dict[str, Array]:
-    """The outputs that a worker left of a run."""
+    """Read the outputs of a run that a worker saved."""
     return {
         output: np.load(folder / f"run{number}_{i}.npy", allow_pickle=False)
         for i, output in enumerate(names)
@@ -233,7 +237,8 @@ def _outputs(folder: Path, names: Sequence[str], number: int) -> dict[str, Array
 
 
 def _store(folder: Path, inputs: Mapping[str, Array]) -> dict[str, str]:
-    """A file for each input, by name: no name of the user's becomes one of a file."""
+    """Save each input to a file, and return the files by name. No name of the user's becomes a file
+    name."""
     files: dict[str, str] = {}
     for number, (name, array) in enumerate(inputs.items()):
         files[name] = str(folder / f"input{number}.npy")

@@ -1,13 +1,14 @@
-"""The copies that ONNX Runtime writes into a graph it saves, under names that a plan can use.
+"""The copies that ONNX Runtime writes into a graph that it saves, under names that a plan can use.
 
-Between a node on the device and one on the CPU, ONNX Runtime puts a copy: one for each value and
+ONNX Runtime puts a copy between a node on the device and one on the CPU: one for each value and
 direction (core/optimizer/transformer_memcpy.cc). A saved graph has them as nodes, and a session that
-reads it adds no others. So they are the borders that a plan has to know, found by the one who decides.
+reads it adds no others. They are the borders that a plan has to know, as ONNX Runtime decides them.
 
-ONNX Runtime gives the host's side of a value its name, and the device's side one of its own
-(`relu_WebGpuExecutionProvider`). A plan speaks of what is on the device: there the value keeps its name,
-and what is on the host is called `relu__on_host`. A value made on the CPU, or fed, keeps its name on the
-host, and is `tokens__on_device` beyond the border. Outputs of the graph keep theirs in any case.
+ONNX Runtime gives the host's side of a value its name, and the device's side a new one
+(`relu_WebGpuExecutionProvider`). A plan is about values on the device: there the value keeps its
+name, and its copy on the host is called `relu__on_host`. A value made on the CPU, or fed, keeps its
+name on the host, and its copy on the device is called `tokens__on_device`. Graph outputs always keep
+their names.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from planner.onnxio.names import FreeNames
 
 
 def copies_of(model: ir.Model) -> list[ir.Node]:
-    """The model's copies between host and device, in file order."""
+    """Return the model's copies between host and device, in file order."""
     return [
         node for node in model.graph if node.op_type in COPIES and node.domain in ("", "ai.onnx")
     ]
 
 
 def name_copies(model: ir.Model, provider: str) -> dict[str, str]:
-    """Rename ONNX Runtime's own copies and what they make, in place; others stay as they are.
+    """Rename ONNX Runtime's own copies and their outputs in place; other copies stay as they are.
 
-    Returns the new name of each renamed node, by its old one.
+    Return the new name of each renamed node, by its old one.
 
     Args:
-        provider: its name is the suffix of the values that ONNX Runtime made on the device.
+        provider: the suffix that ONNX Runtime gives to values that it made on the device.
     """
     graph = model.graph
     outputs = {str(v.name) for v in graph.outputs}

@@ -1,13 +1,13 @@
-"""How long each node of a model takes on a CUDA device, and what issuing a node and a copy take.
+"""Measure the time of each node of a model on a CUDA device, and of issuing a node and of a copy.
 
-A kernel is issued and runs later: a profile's node events say how long it took to issue. With
+A kernel is issued and runs later: a profile's node events show the time to issue it. With
 `CUDA_LAUNCH_BLOCKING=1` (CUDA C++ Programming Guide, environment variables) each launch waits for its
-kernel, so that an event lasts as long as the kernel and a fixed wait. What that is, a chain of additions
-to one number shows: its nodes take no time on the device. Without it, a step of the same chain takes what
-issuing its nodes takes, which no node of a step can be quicker than:
+kernel: an event lasts as long as the kernel and a fixed wait. A chain of additions to one number
+shows that wait, since its nodes take no time on the device. Without the variable, a step of the same
+chain takes the time of issuing its nodes, which is the least time of any node of a step:
 
     time of a node = issue + max(0, its event - an event of the chain)     a kernel
-                   = issue * its event / an event of the chain             what launches none
+                   = issue * its event / an event of the chain             a node that launches none
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SMALL_BYTES, LARGE_BYTES = 1 << 20, 1 << 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimes:
-    """What was measured.
+    """Measured times on a device.
 
     Attributes:
         kernel_us: microseconds of each node, by name.
-        runs: how many runs that is the least of.
-        issue_us: what a step takes for each more node that takes no time on the device.
-        copy_out_bytes_per_s, copy_in_bytes_per_s: of a MemcpyToHost, and of a MemcpyFromHost of what one
-            left.
-        pageable_bytes_per_s: of a MemcpyFromHost of what the caller feeds.
+        runs: number of runs over which this is the least.
+        issue_us: time that a step takes for each additional node without time on the device.
+        copy_out_bytes_per_s, copy_in_bytes_per_s: speed of a MemcpyToHost, and of a MemcpyFromHost of its
+            result.
+        pageable_bytes_per_s: speed of a MemcpyFromHost of an array that the caller feeds.
     """
 
     kernel_us: Mapping[str, float]
@@ -48,12 +48,12 @@ class DeviceTimes:
 
 
 def kernel_us(event_us: Mapping[str, float], chain_us: float, issue_us: float) -> dict[str, float]:
-    """Microseconds of nodes, from events of launches that wait.
+    """Return the microseconds of nodes, from events of launches that wait.
 
     Args:
-        event_us: the least of each node.
-        chain_us: of a node that takes no time on the device.
-        issue_us: what issuing a node takes.
+        event_us: the least event of each node.
+        chain_us: the event of a node that takes no time on the device.
+        issue_us: the time to issue a node.
     """
     return {
         name: issue_us + us - chain_us if us >= chain_us else issue_us * us / chain_us
@@ -62,7 +62,7 @@ def kernel_us(event_us: Mapping[str, float], chain_us: float, issue_us: float) -
 
 
 def chain(nodes: int) -> onnx.ModelProto:
-    """So many additions to one number, each of the last one's sum."""
+    """Build a chain of `nodes` additions to one number, each reading the previous sum."""
     made = [
         helper.make_node("Add", [f"v{i}" if i else "x", "x"], [f"v{i + 1}"], f"add{i}")
         for i in range(nodes)
@@ -71,7 +71,7 @@ def chain(nodes: int) -> onnx.ModelProto:
 
 
 def copied(size_bytes: int, *, back: bool) -> onnx.ModelProto:
-    """An input on the device that is copied to the host and, where asked, back."""
+    """Build a model that copies an input on the device to the host and, with `back`, back."""
     nodes = [helper.make_node("MemcpyToHost", ["x"], ["host"], "out")]
     if back:
         nodes.append(helper.make_node("MemcpyFromHost", ["host"], ["device"], "in"))
@@ -80,7 +80,7 @@ def copied(size_bytes: int, *, back: bool) -> onnx.ModelProto:
 
 
 def fed(size_bytes: int) -> onnx.ModelProto:
-    """An input on the host that is copied to the device."""
+    """Build a model that copies an input on the host to the device."""
     nodes = [
         helper.make_node("MemcpyFromHost", ["x"], ["device"], "in"),
         helper.make_node("Size", ["device"], ["size"], "size"),
@@ -89,12 +89,12 @@ def fed(size_bytes: int) -> onnx.ModelProto:
 
 
 def slope(short: tuple[float, float], long: tuple[float, float]) -> float:
-    """The rise from one (amount, time) to the other, at least 0."""
+    """Return the slope between two points (amount, time), at least 0."""
     return max(0.0, (long[1] - short[1]) / (long[0] - short[0]))
 
 
 def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTimes:
-    """What a worker that waits for launches and one that does not found.
+    """Combine the answers of a worker that waits for launches and of one that does not.
 
     Args:
         answer: `event_us` of the model and `chain_us`; `runs`.
@@ -106,7 +106,7 @@ def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTime
         slope((SMALL_BYTES, issued[kind][0]), (LARGE_BYTES, issued[kind][1]))
         for kind in ("out", "both", "fed")
     )
-    in_s = max(both_s - out_s, both_s / 8)  # noise can leave nothing of it
+    in_s = max(both_s - out_s, both_s / 8)  # noise can make the difference vanish
     return DeviceTimes(
         kernel_us=kernel_us(answer["event_us"], answer["chain_us"], issue_us),
         runs=answer["runs"],
@@ -118,14 +118,14 @@ def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTime
 
 
 def write(model: onnx.ModelProto, folder: Path, name: str) -> Path:
-    """A file of a small model."""
+    """Write a small model to a file."""
     path = folder / f"{name}.onnx"
     path.write_bytes(model.SerializeToString())
     return path
 
 
 def floats(model: onnx.ModelProto) -> dict[str, npt.NDArray[Any]]:
-    """Ones for a small model's input."""
+    """Return an array of ones for a small model's input."""
     import numpy as np
 
     size = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value

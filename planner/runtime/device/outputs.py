@@ -1,9 +1,9 @@
-"""Outputs of two models on a device: bit for bit, wherever a device gives the same bits twice.
+"""Compare the outputs of two models on a device: bit for bit, wherever the device repeats its bits.
 
-Two things make a device's numbers its own. Kernels that add with atomics add in any order, so that the
-last bits of what comes of them differ from run to run, in the original too. And another device's kernels
-round otherwise: a gradient that is zero in theory is rounding on each, of which a relative measure by
-element says nothing; one relative to the tensor's largest element does.
+Two effects make a device's numbers its own. Kernels that add with atomics add in any order: the last
+bits of outputs that depend on them differ from run to run, in the original too. And another device's
+kernels round differently: a gradient that is zero in theory is rounding on each device. A relative
+measure by element is meaningless for it; one relative to the tensor's largest element is not.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputJudge:
-    """Compares outputs; what does not hold goes to `failures`, what should be known to `notes`.
+    """Compares outputs, and adds to `failures` and `notes`.
 
     Attributes:
-        summed: outputs that may differ in rounding: see `summed_outputs`.
-        numbers: how close to the original's they should be.
+        summed: outputs that may differ in rounding (`summed_outputs`).
+        numbers: how close to the original's outputs they should be.
     """
 
     target: Target
@@ -85,7 +85,7 @@ class OutputJudge:
         return comparisons
 
     def _against_cpu(self, first: Outputs, rewritten: Outputs, cpu: Outputs) -> None:
-        """What the device itself gets wrong, in the original too, is a note."""
+        """Compare with the CPU's outputs; where the original on the device is off too, only note it."""
         where, limit = self.target.title, tolerance(self.target)
         if not cpu:
             self.notes.append("outputs were not compared with the CPU's")
@@ -118,7 +118,7 @@ class OutputJudge:
 
 
 def summed_outputs(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> frozenset[str]:
-    """Outputs of a graph that come of kernels of the device that add in any order.
+    """Return the graph outputs that depend on device kernels that add in any order.
 
     Args:
         order: a topological order of its operations.
@@ -134,7 +134,7 @@ def summed_outputs(graph: TrainingGraph, order: Sequence[OpId], target: Target) 
 
 
 def is_near(target: Target, expected: Array, found: Array) -> bool:
-    """Whether two outputs agree within the target's tolerance; integers and bools must be equal."""
+    """Tell whether two outputs agree within the target's tolerance; integers and bools must be equal."""
     if expected.dtype != found.dtype or expected.shape != found.shape:
         return False
     if expected.dtype.kind not in "fc":
@@ -147,5 +147,5 @@ def is_near(target: Target, expected: Array, found: Array) -> bool:
 
 
 def tolerance(target: Target) -> str:
-    """The tolerance in words."""
+    """Describe the tolerance in words."""
     return f"{target.absolute:g} + {target.relative:g} of the largest element"

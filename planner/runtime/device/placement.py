@@ -1,4 +1,4 @@
-"""Where a target runs the nodes of a file, as ONNX Runtime says it does."""
+"""The placement of a file's nodes on a target, as ONNX Runtime reports it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from planner.targets import Target
 
 
 def placement_of(model: Path, target: Target) -> Placement:
-    """Where each node of a model runs on a target whose memory is its own.
+    """Return the placement of a model's nodes on a target with a memory of its own.
 
     Raises:
-        UsageError: the target's device is not here. ModelError: the model does not load on it.
+        UsageError: the target's device is not available.
+        ModelError: the model does not load on it.
     """
     with temporary_folder() as folder:
         placed = optimize(target, model, folder / "placed.onnx", level="disabled")

@@ -1,4 +1,4 @@
-"""The two models of a verification on a device, and what the original does there."""
+"""The two models of a verification on a device, and the original's results there."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Side:
     """One model: its file, its graph as analysed, and the order in which it should run.
 
     Attributes:
-        level: of optimizations, at which its graph was analysed.
-        renamed: names in its graph of nodes that a session calls otherwise.
+        level: the level of optimizations at which its graph was analysed.
+        renamed: the graph's names of nodes that have other names in a session.
     """
 
     path: Path
@@ -36,21 +36,21 @@ class Side:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the nodes, in order."""
+        """The nodes' names, in order."""
         return tuple(self.graph.operations[op].name for op in self.order)
 
     def seen(self, run: DeviceRun) -> tuple[NodeEvent, ...]:
-        """The events of a run, by the names that the graph has."""
+        """Return the events of a run, by the graph's names."""
         return tuple(replace(e, name=self.renamed.get(e.name, e.name)) for e in run.events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What the original model does: two runs on the device, and its outputs on the CPU.
+    """The original model's results: two runs on the device, and its outputs on the CPU.
 
     Attributes:
-        cpu: empty where the model is too large to be run there; then nothing is said of it.
-        spared: two runs with the options recommended for a tight budget, where those say more.
+        cpu: outputs on the CPU; empty where the model is too large to run there.
+        spared: two runs with the options recommended for a tight budget; None where these change nothing.
     """
 
     device: DeviceRun
@@ -64,10 +64,10 @@ def reference(
     inputs: Mapping[str, Array],
     progress: Callable[[str], None] = lambda _: None,
 ) -> Reference:
-    """Run the original model on the device, twice, and on the CPU.
+    """Run the original model twice on the device, and once on the CPU.
 
     Raises:
-        UsageError: the device is not here.
+        UsageError: the device is not available.
         ModelError: the model does not load or run on it.
     """
     progress(f"original model on {target.title}: outputs, order and bytes")
@@ -87,10 +87,12 @@ def reference(
 def spared(
     target: Target, path: Path, inputs: Mapping[str, Array], opening: client.DeviceOpening
 ) -> DeviceRun | None:
-    """Two runs with the options recommended for a tight budget; None where they change nothing.
+    """Run a model twice with the options recommended for a tight budget; return None where they
+    change nothing.
 
     Raises:
-        UsageError: the device is not here. ModelError: the model does not load or run on it.
+        UsageError: the device is not available.
+        ModelError: the model does not load or run on it.
     """
     if not target.is_arena:
         return None

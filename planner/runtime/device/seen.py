@@ -1,8 +1,9 @@
-"""Whether a provider of the installed onnxruntime really computes, and on which devices.
+"""Test whether a provider of the installed onnxruntime really computes, and on which devices.
 
-Run as a program it multiplies one number by itself, with the provider alone and no way back to the CPU:
-`python -m planner.runtime.device.seen CPUExecutionProvider` prints the devices, a line each, and ends
-with status 0, or says why not. A driver that is broken may end the process, so it is one of its own.
+Run as a program it multiplies one number by itself, with the provider alone and no fallback to the
+CPU: `python -m planner.runtime.device.seen CPUExecutionProvider` prints the devices, a line each, and
+ends with status 0, or says why not. A broken driver may end the process; therefore it is a separate
+one.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What came of the attempt.
+    """The result of the attempt.
 
     Attributes:
         runs: whether a session on the provider gave the right number.
-        devices: as the provider names them, or what is known of them.
-        why_not: one line, where it does not run.
+        devices: the devices as the provider names them, or a description.
+        why_not: one line on why it does not run; "" where it does.
     """
 
     runs: bool

@@ -1,15 +1,15 @@
 """Run the original and the rewritten model on a device with a memory of its own, and compare.
 
-What is asked differs from the CPU (`planner.runtime.judge.verify`), because a device does:
+The checks differ from the CPU's (`planner.runtime.judge.verify`), because a device does:
 
     order     the device and the CPU each run their nodes in the planned order, beside each other: each
               queue is compared, not the whole list
-    copies    by name and bytes; none that nobody planned
+    copies    by name and bytes; none may be unplanned
     outputs   with the original's on the same device, bit for bit wherever the original gives the same
               bits twice; and with the CPU's, within the target's tolerance
-    bytes     replayed from the executed order; what the device held, counted where something counts
+    bytes     replayed from the executed order; the device's held bytes, where something counts them
     cap       at the bytes that the rewritten model held: it runs there again, the original does not
-    time      in turns, on hardware; a software device says nothing of time
+    time      in turns, on hardware; times of a software device are meaningless
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ _LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
 
 @dataclass(kw_only=True)
 class DeviceJob:
-    """The checks in turn; what does not hold is collected in `failures`.
+    """The checks in turn; each failed check adds to `failures`.
 
     Attributes:
-        budget_bytes: of the device, as asked.
+        budget_bytes: the user's budget for the device.
         order: the session option that the rewritten model is written for.
-        is_copy: the rewritten model is the original, which has no planned order.
+        is_copy: whether the rewritten model is the original, which has no planned order.
         numbers: how close to the original's outputs the rewritten model's should be.
-        timing_runs: of each model, on hardware; 0 times nothing.
-        bound: they are timed with inputs and outputs where each session wants them; else on the host's.
-        reference: what the original does, where that is known from an earlier job.
+        timing_runs: timed runs of each model, on hardware; 0 times nothing.
+        bound: whether they are timed with inputs and outputs where each session reads and writes them,
+            rather than on the host.
+        reference: the original's results, where they are known from an earlier job.
     """
 
     target: Target
@@ -84,10 +85,10 @@ class DeviceJob:
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> Verification:
-        """Run everything.
+        """Run all checks.
 
         Raises:
-            UsageError: the device is not here.
+            UsageError: the device is not available.
             ModelError: one of the models does not load or run on it.
         """
         import onnxruntime as ort
@@ -136,7 +137,7 @@ class DeviceJob:
         )
 
     def _judged_outputs(self, known: Reference, after: DeviceRun) -> tuple[OutputComparison, ...]:
-        """The rewritten model's outputs, compared with the original's."""
+        """Compare the rewritten model's outputs with the original's."""
         judge = OutputJudge(
             target=self.target,
             summed=summed_outputs(self.original.graph, self.original.order, self.target),
@@ -156,7 +157,7 @@ class DeviceJob:
     def _memories(
         self, options: Memory, before: DeviceRun | None, after: DeviceRun | None
     ) -> Iterator[MemoryCheck]:
-        """Bytes of each model that was run with these options."""
+        """Yield the bytes of each model that ran with these options."""
         sides = (("original", self.original, before), ("rewritten", self.rewritten, after))
         for name, side, run in sides:
             if run is not None:
@@ -193,7 +194,7 @@ class DeviceJob:
         return tuple(checks)
 
     def _loads(self) -> tuple[OrderCheck, ...]:
-        """At each other level, the graph that a session makes of the file: the file's, or not."""
+        """Check at each other level that a session leaves the file's graph unchanged."""
         checks: list[OrderCheck] = []
         planned = sorted(self.rewritten.names)
         for level in _LEVELS[:-1]:
@@ -235,7 +236,7 @@ class DeviceJob:
         return replace(check, predicted_held_bytes=predicted, held_bytes=held)
 
     def _capped(self, after: DeviceRun, live_peak_bytes: int) -> tuple[CapCheck, ...]:
-        """Both in arenas of the budget, or of the least more with which the rewritten model runs."""
+        """Run both in arenas of the budget, or of the least more with which the rewritten model runs."""
         self.progress(f"both models within {format_bytes(self.budget_bytes)}")
         found = cap_on_device(
             self.target,
@@ -257,7 +258,8 @@ class DeviceJob:
         return found.checks
 
     def _caps(self, before: DeviceRun, after: DeviceRun) -> tuple[CapCheck, ...]:
-        """Both under a cap of what the rewritten model held, where something counted that."""
+        """Run both under a cap of the bytes that the rewritten model held, where something counted
+        them."""
         if not after.peak_bytes:
             return ()
         original, cap = (max(run.peak_bytes) for run in (before, after))

@@ -1,15 +1,15 @@
 """Work on a device, in a process of its own: `python -m planner.runtime.device.worker FILE`.
 
-FILE is the JSON request that `planner.runtime.device.client` writes; the answer is the JSON file that
-it names. Apart from everything else, so that the process can be started with what the device needs
-(a driver, a Vulkan loader, a namespace), that a provider that crashes leaves planner alive, and that
-what is counted is the model's alone.
+FILE is the JSON request that `planner.runtime.device.client` writes; the answer is the JSON file that it
+names. A separate process has three reasons: it can start with the device's needs (a driver, a Vulkan
+loader, a namespace), planner survives a provider that crashes, and the counted bytes are the model's
+alone.
 
     optimize   save the graph as the target's optimizers leave it, and say where each node runs
     run        run a model, with a profile or under a cap; outputs, events and bytes
     capped     run a model in arenas of rising sizes, until it runs
     events     times of a model's nodes, each launch of which waits for its kernel
-    issue      what a step takes for nodes that are only issued, and for copies
+    issue      time of steps of nodes that are only issued, and of copies
     time       run two models in turns
 """
 
@@ -40,11 +40,11 @@ from planner.targets.backend import backend_of
 
 Request = Mapping[str, Any]
 _COLD, _EVENT_RUNS, _STEPS = 2, 4, 12
-_CAPPED_RUNS = 2  # in a row: what the first run leaves behind breaks the arena up for the second
+_CAPPED_RUNS = 2  # in a row: the first run leaves a fragmented arena to the second
 
 
 def optimize(target: Target, request: Request) -> dict[str, Any]:
-    """Save the optimized graph; `placed` is the provider of each node that the model has a name for."""
+    """Save the optimized graph; `placed` has the provider of each node that the model has a name for."""
     options = session_options(level=request["level"], threads=1)
     options.optimized_model_filepath = request["target"]
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
@@ -63,9 +63,9 @@ def optimize(target: Target, request: Request) -> dict[str, Any]:
 
 
 def run(target: Target, request: Request) -> dict[str, Any]:
-    """Run a model some times.
+    """Run a model several times.
 
-    Bytes are those of the process, the initializers' among them; a cap is the driver's, in the runs.
+    Bytes are those of the process, initializers included; the driver enforces the cap, in the runs.
     """
     counter = backend_of(target).counter()
     folder = Path(request["folder"])
@@ -147,21 +147,22 @@ def capped(target: Target, request: Request) -> dict[str, Any]:
 
 
 def _keep(results: list[Any], folder: Path, number: int) -> None:
-    """Leave the outputs of a run to the client."""
+    """Save the outputs of a run for the client."""
     for i, array in enumerate(results):
         np.save(folder / f"run{number}_{i}.npy", array, allow_pickle=False)
 
 
 def in_turns(target: Target, request: Request) -> dict[str, Any]:
-    """Seconds of each run of two models, after one to warm up; who goes first alternates.
+    """Return the seconds of each run of two models, after a warm-up; the first of each turn
+    alternates.
 
-    Where `bound` is asked, inputs and outputs lie where the session wants them: no copy that the
-    caller could spare is in the time.
+    With `bound`, inputs and outputs lie where the session reads and writes them: the time includes no
+    copy that the caller could avoid.
     """
     options = [session_options(order=order) for order in request["orders"]]
     if target.is_arena:
         for chosen in options:
-            hold_no_more(chosen)  # a pattern's block beside what the first run took may not fit
+            hold_no_more(chosen)  # a pattern's block may not fit beside the first run's bytes
     pair = [
         backend_of(target).open(Path(path), chosen, request["settings"])
         for path, chosen in zip(request["models"], options, strict=True)
@@ -182,9 +183,10 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
 
 
 def events(target: Target, request: Request) -> dict[str, Any]:
-    """The least event of each node of a model, and a node's of a chain, where launches wait.
+    """Return the least event of each node of a model, and the event of a chain's node, where launches
+    wait.
 
-    The process has to be started for this alone: a driver reads the variables when it is first used.
+    The process must start for this alone: a driver reads the variables when it is first used.
     """
     folder = Path(request["folder"])
 
@@ -213,7 +215,7 @@ def events(target: Target, request: Request) -> dict[str, Any]:
 
 
 def issue(target: Target, request: Request) -> dict[str, Any]:
-    """Seconds of steps of a short chain and a long one, and of small copies and large ones."""
+    """Return the seconds of steps of a short and a long chain, and of small and large copies."""
     folder = Path(request["folder"])
     models = {
         "chain": [op_times.chain(n) for n in (op_times.SHORT, op_times.LONG)],
@@ -240,7 +242,7 @@ def issue(target: Target, request: Request) -> dict[str, Any]:
 
 
 def _least_s(steps: Callable[[], Callable[[], None]]) -> float:
-    """The least time of a step."""
+    """Return the least time of a step."""
     found: list[float] = []
     for number in range(_COLD + _STEPS):
         step = steps()
@@ -252,10 +254,10 @@ def _least_s(steps: Callable[[], Callable[[], None]]) -> float:
 
 
 def bound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[[], None]]:
-    """Steps of a session on values that lie where it wants them, the feeds put there once.
+    """Return steps of a session on values that lie where it reads them; the feeds are put there once.
 
     Returns:
-        A function that lets go of the last step's outputs and gives the next step.
+        A function that releases the last step's outputs and returns the next step.
     """
     import onnxruntime as ort
 
@@ -282,14 +284,14 @@ def bound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[
 
 
 def _place(memory: Any) -> str:
-    """The device of a session's value, as bindings call it; pinned memory is the host's."""
+    """Return the device of a session's value by its name in bindings; pinned memory is the host's."""
     name = memory.name.lower()
     host = HOST.memory.lower()
     return host if host in name or "pinned" in name else name
 
 
 def unbound_step(session: Any, feeds: Mapping[str, Any]) -> Callable[[], Callable[[], None]]:
-    """Steps of a session on arrays of the host."""
+    """Return steps of a session on arrays on the host."""
 
     def step() -> None:
         run_session(session, feeds)
@@ -303,7 +305,7 @@ def _feeds(session: Any, request: Request) -> dict[str, Any]:
 
 
 def _arena_peaks(runs: Any) -> list[int]:
-    """The arena's high-water mark, where the provider reports one with each node."""
+    """Return the arena's high-water marks, where the provider reports one with each node."""
     return [max(found) for run in runs if (found := [e.held for e in run if e.held is not None])]
 
 

@@ -1,1 +1,1 @@
-"""Inputs of a run: given, described beside the model, or drawn."""
+"""Inputs of a run: the user's, those of a sidecar beside the model, or random ones."""

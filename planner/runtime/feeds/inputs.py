@@ -1,8 +1,8 @@
 """Inputs for a run of a model: the user's, the model's sidecar, or seeded ones.
 
-In this order: an `.npz` given by the user; a sidecar `<stem>.inputs.json` beside the model, which
-says how each input is made (`planner.runtime.feeds.sidecar`); else values drawn from the seed. All three
-are deterministic. None is made that this machine has not the memory for.
+The first source that exists is used: an `.npz` given by the user; a sidecar `<stem>.inputs.json`
+beside the model, with a recipe for each input (`planner.runtime.feeds.sidecar`); values drawn from the
+seed. All three are deterministic. Inputs that do not fit into this machine's memory are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNFEEDABLE = "onnxruntime's Python interface takes no such array; plan it with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInput:
-    """One input that a run must be given. A `str` dim is open: its name, or its place (`x:0`)."""
+    """An input that a run needs. A `str` dim is open: its name, or its position (`x:0`)."""
 
     name: str
     dtype: np.dtype[Any]
@@ -46,7 +46,7 @@ def make_inputs(
     dims: Mapping[str, int] | None = None,
     feeds_path: Path | None = None,
 ) -> tuple[dict[str, Array], str]:
-    """Arrays for the model's inputs, and one sentence saying where they come from.
+    """Return arrays for the model's inputs, and one sentence on their source.
 
     Inputs that are initializers as well are left to the model. External data is not read.
 
@@ -56,8 +56,8 @@ def make_inputs(
         feeds_path: an `.npz` with one array per input.
 
     Raises:
-        UsageError: a feed is missing, or its type or shape is not the model's; an unbound dim.
-        ModelError: an input that cannot be fed.
+        UsageError: a feed is missing, its type or shape is not the model's, or a dim is unbound.
+        ModelError: an input cannot be fed.
     """
     check_seed(seed)
     model_path = Path(model_path)
@@ -74,7 +74,7 @@ def make_inputs(
 
 
 def input_specs(model_path: Path) -> tuple[RunInput, ...]:
-    """The inputs that a run must be given, in the model's order."""
+    """Return the inputs that a run needs, in the model's order."""
     try:
         graph = read_model(model_path).graph
     except Exception as error:
@@ -95,7 +95,7 @@ def input_specs(model_path: Path) -> tuple[RunInput, ...]:
 
 
 def check_room(specs: Iterable[RunInput], dims: Mapping[str, int]) -> None:
-    """Raise UsageError where the inputs take more memory than there is, before any is made.
+    """Raise UsageError where the inputs take more memory than is free, before any is made.
 
     Inputs with a dim that `dims` does not bind are left out.
     """
@@ -155,7 +155,7 @@ def _from_npz(specs: tuple[RunInput, ...], dims: Mapping[str, int], path: Path) 
 def _from_sidecar(
     specs: tuple[RunInput, ...], dims: Mapping[str, int], path: Path, seed: int
 ) -> tuple[dict[str, Array], str]:
-    """Arrays by recipe; an input without one gets random values, and the sentence says so."""
+    """Return arrays by recipe; an input without one gets random values, and the sentence says which."""
     recipes = read_recipes(path)
     arrays: dict[str, Array] = {}
     seeded: list[str] = []
@@ -170,7 +170,7 @@ def _from_sidecar(
                 f"{path}: input {spec.name!r} is {recipe.dtype}, the model wants {spec.dtype}"
             )
         known = all(isinstance(d, int) or d in dims for d in spec.dims)
-        # the sidecar's shape is one example of a symbolic one; a bound dim goes before it
+        # the sidecar's shape is an example of an open one; bound dims take precedence
         shape = recipe.entry.shape
         if known and any(isinstance(d, str) for d in spec.dims):
             shape = _bind(spec, dims)
@@ -185,7 +185,7 @@ def _from_sidecar(
 
 
 def _seeded(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> Array:
-    """Values that training graphs run on without overflow or an index out of range.
+    """Draw values on which training graphs run without overflow or an index out of range.
 
     Matrices and higher: N(0, s²) with s = 1/√(elements per row) within [0.02, 1]. Vectors and
     scalars, which may be variances or rates: |N(0, 0.1²)|. Integers, which may be indices: 0 or 1.

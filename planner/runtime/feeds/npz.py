@@ -1,5 +1,7 @@
-"""Arrays of an `.npz` that somebody made: nothing is unpickled, and nothing read before its type and
-shape are known to be those that are wanted."""
+"""Read arrays of an `.npz` from an unknown source.
+
+Nothing is unpickled, and no data is read before its type and shape are known to be the expected ones.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ Check = Callable[[str, "np.dtype[Any]", tuple[int, ...]], None]
 
 
 def read_arrays(path: Path, names: Iterable[str], check: Check) -> dict[str, npt.NDArray[Any]]:
-    """The arrays called `names`.
+    """Return the arrays called `names`.
 
     Args:
-        check: given name, type and shape of each before its data is read; raises what it likes.
+        check: called with name, type and shape of each array before its data is read; may raise.
 
     Raises:
-        UsageError: not such a file, an array is missing, or its data is damaged.
+        UsageError: the file is no `.npz`, an array is missing, or its data is damaged.
     """
     if why := why_not_a_file(path):
         raise UsageError(f"{path} {why}")

@@ -1,4 +1,4 @@
-"""The sidecar of a model, `<stem>.inputs.json`: how each of its inputs is made.
+"""The sidecar of a model, `<stem>.inputs.json`: a recipe for each of its inputs.
 
     {input name: {"dtype", "shape", "kind", ...}}
 
@@ -8,8 +8,7 @@
     uniform   in [0, 1)
     bernoulli "chance": 1 with that chance, else 0
 
-Values are drawn from numpy's PCG64 seeded with crc32(input name), so that one input can be made
-alone.
+Values are drawn from numpy's PCG64 seeded with crc32(input name): each input can be made alone.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from planner.files.structuring import Source, read_json, structured
 Array = npt.NDArray[Any]
 
 _SIGMAS = 10
-"""No value of a normal draw is so many standard deviations from the mean."""
+"""The bound on a normal draw's distance from the mean, in standard deviations."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
-    """A recipe as it stands in the file; its `kind` is the name of the class."""
+    """A recipe as in the file; its `kind` is the name of the class."""
 
     dtype: str
     shape: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)], ...]
@@ -67,14 +66,14 @@ _Any = Const | Normal | Randint | Uniform | Bernoulli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one input is made."""
+    """The recipe of one input."""
 
     name: str
     dtype: np.dtype[Any]
     entry: _Any
 
     def draw(self, shape: tuple[int, ...]) -> Array:
-        """The input, of `shape`."""
+        """Make the input, of shape `shape`."""
         if isinstance(self.entry, Const):
             return np.full(shape, self.entry.value, self.dtype)
         generator = np.random.Generator(np.random.PCG64(zlib.crc32(self.name.encode())))
@@ -91,19 +90,19 @@ class Recipe:
 
 
 def read_recipes(path: Path) -> dict[str, Any]:
-    """The recipes of a sidecar by name of the input, each as it stands in the file.
+    """Read a sidecar's recipes by the input's name, each as in the file.
 
     Raises:
-        UsageError: not JSON, or not an object.
+        UsageError: the file is not JSON, or not an object.
     """
     return read_json(path, dict[str, Any], what="a file of input recipes", error=UsageError)
 
 
 def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
-    """The recipe of one input.
+    """Check the recipe of one input.
 
     Raises:
-        UsageError: a field is missing, of a wrong type, or not within the input's type.
+        UsageError: a field is missing, of a wrong type, or outside the range of the input's type.
     """
     where = f"{path}: input {name!r}"
     found: _Any = structured(
@@ -117,7 +116,7 @@ def recipe_of(name: str, entry: Any, path: Path) -> Recipe:
         low = high = found.value
     elif isinstance(found, Normal):
         low, high = found.mean - _SIGMAS * found.std, found.mean + _SIGMAS * found.std
-        _check_within(low, high, np.dtype(np.float32), where)  # they are drawn as such
+        _check_within(low, high, np.dtype(np.float32), where)  # values are drawn as float32
     elif isinstance(found, Uniform | Bernoulli):
         low, high = 0, 1
     else:
@@ -141,7 +140,7 @@ def _dtype(name: str, where: str) -> np.dtype[Any]:
 
 
 def _check_within(low: float, high: float, dtype: np.dtype[Any], where: str) -> None:
-    """Whether an array of `dtype` holds values from `low` to `high`."""
+    """Raise UsageError unless an array of `dtype` can hold values from `low` to `high`."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         fits = int(limits.min) <= low and high <= int(limits.max)

@@ -1,1 +1,1 @@
-"""Both models run: numbers, order, bytes, a hard cap."""
+"""Checks on runs of both models: numbers, order, bytes, a hard cap."""

@@ -1,14 +1,14 @@
-"""A model in a process of its own, opened by the one line that a script opens it with.
+"""Run a model in a process of its own, opened by the one line with which a script opens it.
 
     default      onnxruntime.InferenceSession(path)
     recommended  planner.open_session(path)
 
-Nothing else is set: no level, no threads, no profile; a file with copies beside the operations gets the
-library that it needs (`planner.runtime.swapping`). The process says which bits its results are, by
-digest, and how far it grew: the high-water mark of its resident set over each run (`VmHWM` in
-/proc/PID/status, put back before the first run by /proc/PID/clear_refs; proc(5)), less what it had
-before, session and inputs included. So does `top`, and so the figure has what a script sees: the arena,
-Python's own copy of the results, and whatever else a run leaves behind.
+Nothing else is set: no level, no threads, no profile. A file with copies beside the operations gets
+the library that it needs (`planner.runtime.swapping`). The process reports digests of its results,
+and its growth: the high-water mark of its resident set over each run (`VmHWM` in /proc/PID/status,
+reset before the first run by /proc/PID/clear_refs; proc(5)), less the resident bytes before, session
+and inputs included. `top` counts the same way: the figure includes the arena, Python's own copy of
+the results, and all that a run leaves behind.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _TIMEOUT_S = 3600.0
 _SHOWN = 3
 
 _TIMES_LIVE = 4
-"""A session of default options may hold so many times what is live: regions double, and the memory
+"""The bytes that a session of default options may hold, in live bytes: regions double, and the memory
 pattern has a block of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedInputs:
-    """Inputs of a run in files, for as many processes as want them.
+    """Inputs of a run in files, for any number of processes.
 
     Attributes:
-        folder: theirs, and of what else is handed to these processes.
-        files: names in the folder, by input.
+        folder: the folder of these files, and of others for these processes.
+        files: file names in the folder, by input.
     """
 
     folder: Path
@@ -58,7 +58,7 @@ class SavedInputs:
 
 @contextlib.contextmanager
 def saved(inputs: Mapping[str, npt.NDArray[Any]]) -> Iterator[SavedInputs]:
-    """The inputs in files that last as long as the block."""
+    """Yield the inputs in files that exist until the block ends."""
     with temporary_folder() as folder:
         files = {name: f"{index}.npy" for index, name in enumerate(inputs)}
         for name, array in inputs.items():
@@ -68,13 +68,13 @@ def saved(inputs: Mapping[str, npt.NDArray[Any]]) -> Iterator[SavedInputs]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """What a process said of its runs.
+    """A process's report on its runs.
 
     Attributes:
-        digests: of each result by name, run by run; of inputs that are written over, too.
-        grown_bytes: by which the process had grown at most, run by run.
-        results_bytes: of the arrays that a run returns, which the process holds beside the arena.
-        held_bytes: of its pool's pages, at the most; None where it has no pool.
+        digests: digest of each result by name, for each run; inputs that are written over included.
+        grown_bytes: the most that the process had grown, for each run.
+        results_bytes: bytes of the arrays that a run returns, which the process holds beside the arena.
+        held_bytes: peak of its pool's pages, in bytes; None where it has no pool.
         failure: why it did not run; "" where it did.
         has_room: whether its pool had room for it.
     """
@@ -87,7 +87,7 @@ class Alone:
     has_room: bool = True
 
     def check(self, model: str, options: Memory) -> SessionCheck:
-        """What a verification keeps of it."""
+        """Return the part that a verification keeps."""
         return SessionCheck(
             model=model,
             options=options,
@@ -101,13 +101,14 @@ class Alone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process to be.
+    """A process to start.
 
     Attributes:
-        path: of the model.
+        path: the model's path.
         options: the line that opens it.
-        written: inputs that a run writes over: results, too.
-        runs: one after the other; the results of one are kept until the next has some, as in a loop.
+        written: inputs that a run writes over, which count as results.
+        runs: number of successive runs; the results of one are kept until the next has some, as in a
+            loop.
     """
 
     path: Path
@@ -116,7 +117,7 @@ class Process:
     runs: int = 3
 
     def run(self, inputs: SavedInputs) -> Alone:
-        """Run it to its end."""
+        """Run the process to its end."""
         request = {
             "model": str(self.path.resolve()),
             "options": self.options,
@@ -149,16 +150,16 @@ class Process:
 
 
 def compared_bits(original: Alone, rewritten: Alone, recommended: Alone) -> DefaultBits | None:
-    """Whether both files' first runs gave the same bits; None where one did not run.
+    """Compare the bits of both files' first runs; return None where one did not run.
 
     Args:
-        original, rewritten: under default options.
-        recommended: the rewritten one, as `planner.open_session` opens it.
+        original, rewritten: runs under default options.
+        recommended: runs of the rewritten file, as `planner.open_session` opens it.
     """
     if original.failure or rewritten.failure:
         return None
     differ = _apart(original, rewritten)
-    # where a kernel's threads add in any order, or numbers are drawn, the original differs from itself
+    # the original differs from itself where threads add in any order, or random numbers are drawn
     unstable = tuple(name for name in differ if name in _apart(original, original, run=-1))
     others = None
     if not recommended.failure:
@@ -172,13 +173,13 @@ def compared_bits(original: Alone, rewritten: Alone, recommended: Alone) -> Defa
 
 
 def _apart(one: Alone, other: Alone, run: int = 0) -> list[str]:
-    """Names of results of which one's first run and a run of the other are other bits."""
+    """Return the names of results whose bits differ between one's first run and a run of the other."""
     mine, theirs = one.digests[0], other.digests[run]
     return [name for name in mine if mine[name] != theirs.get(name)]
 
 
 def default_bits_note(bits: DefaultBits) -> str:
-    """What to say of results that are other bits in sessions of default options; "" for nothing."""
+    """Return a note on results that have other bits in sessions of default options; "" for none."""
     if not bits.differ:
         return ""
     shown = ", ".join(repr(name) for name in bits.differ[:_SHOWN])
@@ -194,8 +195,11 @@ def default_bits_note(bits: DefaultBits) -> str:
 def judged_alone(
     bits: DefaultBits | None, sessions: Sequence[SessionCheck], *, strict: bool
 ) -> tuple[list[str], list[str]]:
-    """(failures, notes) of what does not run as a script opens it, and of what has other bits so, which
-    is a failure where that is asked for (`strict`)."""
+    """Return (failures, notes) on models that do not run as a script opens them, and on results with
+    other bits.
+
+    Other bits are failures where `strict` is set, and notes otherwise.
+    """
     failures = [
         check.failure
         if not check.has_room
@@ -209,10 +213,10 @@ def judged_alone(
 
 
 def has_room_beside(live_bytes: int) -> bool:
-    """Whether a model may run in a process of its own while another session of it runs.
+    """Tell whether a model may run in a process of its own while another session of it runs.
 
     Args:
-        live_bytes: at the peak of the larger of both models.
+        live_bytes: live peak of the larger of both models.
     """
     available = available_bytes()
     return available is None or 2 * _TIMES_LIVE * live_bytes <= available
@@ -226,12 +230,12 @@ _WAYS: tuple[tuple[str, Memory], ...] = (
 
 
 class BothAlone:
-    """Both files as a script opens them, one process after another, from the beginning of the block on.
+    """Both files as a script opens them, in one process after another, from the start of the block.
 
     Args:
-        paths: of "original" and "rewritten".
+        paths: paths of "original" and "rewritten".
         written: inputs that a run writes over.
-        beside: they run while other work is done; otherwise when they are asked for.
+        beside: whether they run beside other work; otherwise they run when `found` is called.
     """
 
     def __init__(
@@ -267,7 +271,7 @@ class BothAlone:
             self._running[way] = pool.submit(process.run, inputs)
 
     def found(self) -> tuple[DefaultBits | None, tuple[SessionCheck, ...]]:
-        """Results compared, and how each process fared; waited for."""
+        """Wait for the processes; return the compared results and each process's outcome."""
         if not self._running:
             self._begin()
         found = {way: future.result() for way, future in self._running.items()}

@@ -1,4 +1,4 @@
-"""Bytes of both models, as a verification sees them, session after session."""
+"""Bytes of both models over all sessions of a verification."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from planner.runtime.profile import Run
 
 @dataclass(slots=True, kw_only=True)
 class BytesSeen:
-    """What was measured of the models "original" and "rewritten", or replayed from their orders.
+    """Bytes of the models "original" and "rewritten", measured or replayed from their orders.
 
     Attributes:
-        has_swaps: host copies of the rewritten model share the CPU's arena: its bytes are replayed.
-        checks: one for each model and set of options.
+        has_swaps: whether host copies of the rewritten model share the CPU's arena, and its bytes are
+            replayed.
+        checks: a check for each model and set of options.
     """
 
     graphs: Mapping[str, TrainingGraph]
@@ -30,8 +31,8 @@ class BytesSeen:
         """Add the runs of one session.
 
         Args:
-            order: in which the model ran, or is predicted to.
-            opening: of the session.
+            order: the order in which the model ran, or is predicted to run.
+            opening: the session's options.
         """
         graph, options = self.graphs[model], opening.memory
         swaps = self.has_swaps and model == "rewritten"
@@ -42,8 +43,8 @@ class BytesSeen:
         self.checks.append(check)
 
     def add_pool(self, opened: SessionCheck, order: Sequence[OpId]) -> None:
-        """Add what the rewritten model held as `planner.open_session` opens it, where that is in a
-        pool."""
+        """Add the bytes of the pool in which `planner.open_session` ran the rewritten model, if it
+        did."""
         held = opened.held_bytes
         if held is None or self.has_swaps:
             return
@@ -56,21 +57,21 @@ class BytesSeen:
         ]
 
     def over_live(self, budget_bytes: int) -> list[str]:
-        """What to say of live bytes over the budget."""
+        """Return failures where live bytes exceed the budget."""
         return [said for c in self.checks for said in memcheck.over_budget(c, budget_bytes)]
 
     def over_held(self, budget_bytes: int, budget_of: BudgetOf, opened: Memory) -> list[str]:
-        """What to say of a session that holds more than the budget, where the budget bounds that.
+        """Return failures where a session holds more than a budget that bounds held bytes.
 
         Args:
-            opened: with which options the rewritten model is to be opened.
+            opened: the options with which the rewritten model is to be opened.
         """
         if budget_of == "live":
             return []
         return [said for c in self.checks for said in memcheck.over_held(c, budget_bytes, opened)]
 
     def notes(self) -> list[str]:
-        """What to say of bytes that are not the predicted ones, and of what was not measured."""
+        """Return notes on bytes that differ from the prediction, and on those that were not measured."""
         found = [s for c in self.checks for s in memcheck.off_notes(c, self.graphs[c.model])]
         if self.has_swaps:
             found.append(

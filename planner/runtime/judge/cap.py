@@ -1,8 +1,9 @@
-"""A hard cap: does a model run in a pool of so many bytes?
+"""A hard cap: test whether a model runs in a pool of a given size.
 
-The budget covers everything on the device. On the CPU, feeds are not in the pool, nor are initializers
-above 127 bytes; `planner.runtime.memory.arena.arena_cap` takes them off. A kernel's workspace and the
-rounding to pages are in the pool; nothing else is lost (`planner.runtime.memory.paged`).
+The budget covers everything on the device. On the CPU, feeds are not in the pool, nor are
+initializers above 127 bytes; `planner.runtime.memory.arena.arena_cap` subtracts them. A kernel's
+workspace and the rounding to pages are in the pool; nothing else is lost
+(`planner.runtime.memory.paged`).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capped:
-    """How a model fared in a pool.
+    """The outcome of a model's runs in a pool.
 
     Attributes:
-        message: why it failed.
-        refused: the pool had no room, rather than the process coming to grief otherwise.
-        spilled_bytes: that lay outside of a pool that spills, at the most.
+        message: why it failed; "" where it did not.
+        refused: whether the pool had no room, as opposed to another failure.
+        spilled_bytes: peak of the bytes outside of a pool that spills.
     """
 
     passed: bool
@@ -63,7 +64,7 @@ def run_capped(
         pool_bytes: see `planner.runtime.memory.arena.arena_cap`.
         opening: order, level and threads (convolutions take a buffer for each) of the session.
         runs: consecutive runs that must all succeed; results are dropped in between.
-        spills: what the pool has no room for lies outside of it.
+        spills: whether requests beyond the pool's size are served from outside of it.
     """
     if pool_bytes < PAGE_BYTES:
         why = "graph inputs and initializers alone exceed the budget"
@@ -110,13 +111,13 @@ def run_capped(
 
 
 def is_refusal(message: str) -> bool:
-    """Whether ONNX Runtime says that the pool had no room."""
+    """Tell whether ONNX Runtime's message says that the pool had no room."""
     return _REFUSED.search(message) is not None
 
 
 def shortened(message: str) -> str:
-    """What ONNX Runtime says, in one line; of the pool's refusal, which node, how much it wanted, and how
-    much was left."""
+    """Return ONNX Runtime's message in one line; for a pool's refusal, the node, the request and the
+    free bytes."""
     found = _REFUSED.search(message)
     if found is None:
         return message.strip().splitlines()[0] if message.strip() else ""

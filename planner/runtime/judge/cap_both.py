@@ -1,7 +1,8 @@
-"""Both models under a hard cap on the CPU: the rewritten one within the budget, the original not.
+"""Run both models under a hard cap on the CPU: the rewritten one must fit the budget, the original
+not.
 
-What the pool takes beyond the live bytes (pages, kernels' workspace) raises both caps alike where the
-budget bounds live bytes: the comparison is of the plans.
+Where the budget bounds live bytes, the pool's bytes beyond them (pages, kernels' workspace) raise
+both caps alike: the comparison is of the plans.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Contestant:
 
     Attributes:
         name: "original" or "rewritten".
-        order: predicted, or as it was seen to run.
-        order_option, level: of the session.
+        order: its order, predicted or executed.
+        order_option, level: options of the session.
         threads: intra-operator threads.
-        opened: (bytes of the pool that its file asks for, how it fared there by
-            `planner.open_session`); None where that was not seen.
-        runs: consecutive ones, which must all succeed.
+        opened: (bytes of the pool that its file asks for, the outcome there by
+            `planner.open_session`); None where it did not run so.
+        runs: number of consecutive runs that must all succeed.
     """
 
     name: str
@@ -52,11 +53,11 @@ class Contestant:
 
     @property
     def needed_bytes(self) -> int:
-        """Of the pool that it runs in, as predicted."""
+        """The predicted bytes of the pool that it needs."""
         return pool_bytes(self.graph, self.order, threads=most_threads())
 
     def under(self, cap_bytes: int, *, spills: bool = False) -> Capped:
-        """How it fares in a pool of so many bytes."""
+        """Run it in a pool of `cap_bytes` bytes, and return the outcome."""
         if self.opened is not None and self.opened[0] == cap_bytes and not spills:
             return self.opened[1]
         opening = Opening(order=self.order_option, level=self.level, threads=self.threads)
@@ -65,7 +66,7 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapsFound:
-    """How both models fared, what failed of it, and what is to be said."""
+    """The outcomes of both models, failures, and notes."""
 
     checks: tuple[CapCheck, CapCheck]
     failures: tuple[str, ...] = ()
@@ -73,11 +74,12 @@ class CapsFound:
 
 
 def in_its_pool(path: Path, opened: SessionCheck | None) -> tuple[int, Capped] | None:
-    """(the pool that the rewritten model's file asks for, how it fared there); None where it asks for
-    none that refuses what it has no room for.
+    """Return (the pool that the rewritten model's file asks for, the outcome there).
+
+    Return None where it asks for none that refuses requests beyond its size.
 
     Args:
-        opened: the file as `planner.open_session` opens it; None where that was not seen.
+        opened: the outcome of the file as `planner.open_session` opens it; None where it did not run so.
     """
     pool = needs_of(path).pool
     if opened is None or pool is None or not pool.is_proved:
@@ -89,19 +91,19 @@ def in_its_pool(path: Path, opened: SessionCheck | None) -> tuple[int, Capped] |
 def capped_by(
     budget_bytes: int, original: Contestant, rewritten: Contestant, seen: Sequence[MemoryCheck]
 ) -> CapsFound:
-    """Both models under a cap, judged.
+    """Run both models under a cap, and judge the outcomes.
 
     Args:
-        seen: bytes of the original, as it was seen to run.
+        seen: measured bytes of the original.
     """
     graph, order = original.graph, original.order
     scratch = {op: needed.bytes for op, needed in workspace(graph, threads=1).items()}
     peak = timeline(graph, order, workspace_bytes=scratch).peak_bytes
     for check in seen:
         if check.live_bytes != check.predicted_live_bytes:
-            peak = min(peak, check.live_bytes)  # a peak that it did not have
+            peak = min(peak, check.live_bytes)  # the measured peak was another
     if graph.has_sequences:
-        peak = 0  # what they hold is an upper bound: the original may run
+        peak = 0  # bytes of sequences are an upper bound: the original may run
     checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak)
     failures = [check.failure for check in checks if check.failure]
     notes: tuple[str, ...] = ()
@@ -117,22 +119,22 @@ def capped_by(
 def cap_both(
     original: Contestant, rewritten: Contestant, budget_bytes: int, *, live_peak_bytes: int
 ) -> tuple[CapCheck, CapCheck]:
-    """(original, rewritten), each in processes of its own.
+    """Return the checks of (original, rewritten), each run in processes of its own.
 
     Args:
-        live_peak_bytes: of the original, workspace included: it is expected to fail only below.
+        live_peak_bytes: live peak of the original, workspace included; only caps below it must fail.
     """
     room = in_pages(max(0, arena_cap(rewritten.graph, budget_bytes)))
     over = max(0, rewritten.needed_bytes - room)
 
     fits = rewritten.under(room + over)
     found = _check(rewritten, fits, room + over, over, True)
-    if fits.refused:  # some kernels take workspace that no prediction knows of
+    if fits.refused:  # some kernels take workspace that is not predicted
         spilled = rewritten.under(room + over, spills=True)
         over += spilled.spilled_bytes
         found = _check(rewritten, spilled, room + over, over, True)
     cap = arena_cap(original.graph, budget_bytes) + over
-    # below its live bytes it must fail; above them, whole pages decide, in the prediction
+    # below its live bytes it must fail; above them, the predicted pages decide
     must_fail = arena_cap(original.graph, live_peak_bytes) > cap and original.needed_bytes > cap
     return _check(original, original.under(cap), cap, over, False if must_fail else None), found
 

@@ -1,6 +1,6 @@
-"""Run one model in a pool of so many bytes: `python -m planner.runtime.judge.cap_worker FILE`.
+"""Run one model in a pool of a given size: `python -m planner.runtime.judge.cap_worker FILE`.
 
-A process of its own, because a run that fails may leave memory behind. FILE is the JSON request written
+It is a process of its own, because a failed run may leave memory behind. FILE is the JSON request written
 by `planner.runtime.judge.cap`; the answer is one line of JSON on stdout.
 """
 
@@ -23,7 +23,7 @@ from planner.targets import HOST
 
 
 def main(request_path: str) -> None:
-    """Answer `{"message": str, "spilled_bytes": int}`; the message says what failed, "" for nothing."""
+    """Print `{"message": str, "spilled_bytes": int}`; the message says what failed, "" for nothing."""
     end_with_parent()
     folder = Path(request_path).parent
     request = json.loads(Path(request_path).read_text())
@@ -31,11 +31,11 @@ def main(request_path: str) -> None:
         level=request["level"], order=request["order"], threads=request["threads"]
     )
     hold_no_more(options)
-    # a packed copy of a weight would stand in the pool beside what the plan counts
+    # a packed copy of a weight would lie in the pool, and the plan does not count it
     options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         put_pool(options, Pool(bytes=request["pool_bytes"], is_proved=not request["spills"]), HOST)
-        # copy on write: some kernels write over their inputs
+        # copy on write, because some kernels write over their inputs
         inputs = {
             name: np.load(folder / file, mmap_mode="c") for name, file in request["inputs"].items()
         }

@@ -1,4 +1,4 @@
-"""Compare results bit for bit, and orders name by name; where they differ, say where and by how much."""
+"""Compare results bit for bit, and orders name by name; report where they differ, and by how much."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SHOWN = 3
 
 
 class KeptResults:
-    """What the original model gave, each array kept until the rewritten model's is compared with it.
+    """The original model's results, each kept until it is compared with the rewritten model's.
 
     Attributes:
-        comparisons: those made, in the rewritten model's order.
+        comparisons: the comparisons made, in the rewritten model's order.
         failures: results that only one of the models has.
     """
 
@@ -37,7 +37,7 @@ class KeptResults:
         self._kept.update((name, np.array(array)) for name, array in results.items())
 
     def compare(self, results: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Compare with what is kept, and drop that."""
+        """Compare results with the kept ones, and drop these."""
         missing = sorted(set(self._kept) - set(results))
         if missing:
             self.failures.append(f"the rewritten model lacks the outputs {', '.join(missing)}")
@@ -52,7 +52,7 @@ class KeptResults:
 def compare_orders(
     planned: Sequence[str], executed: Sequence[str], *, level: str, queue: str = ""
 ) -> OrderCheck:
-    """Names of nodes as planned and as they ran at one optimization level, in one queue."""
+    """Compare node names as planned and as executed, at one optimization level and in one queue."""
     first = ""
     for step, (want, ran) in enumerate(zip(planned, executed, strict=False)):
         if want != ran:
@@ -72,8 +72,7 @@ def compare_orders(
 
 
 def compare(name: str, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> OutputComparison:
-    """One output of both models. Types or shapes that differ are infinitely far apart, as other strings
-    are."""
+    """Compare one output of both models; other types, shapes or strings are infinitely far apart."""
     before, after = np.asarray(before), np.asarray(after)
     apart, same, has_nan = _Apart(), False, False
     if before.dtype != after.dtype or before.shape != after.shape:
@@ -101,7 +100,7 @@ def compare(name: str, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Out
 
 
 def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An array bit by bit; strings, which are objects, as they are."""
+    """Return an array's bytes; arrays of strings, which are objects, are returned unchanged."""
     return array if array.dtype.kind == "O" else array.view(np.uint8)
 
 
@@ -109,7 +108,7 @@ _Pair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def _both(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Iterator[_Pair]:
-    """Two arrays, so many elements of each at a time."""
+    """Yield parts of two arrays, up to `_CHUNK` elements of each."""
     flat = before.reshape(-1), after.reshape(-1)
     for start in range(0, flat[0].size, _CHUNK):
         a, b = (np.ascontiguousarray(x[start : start + _CHUNK]) for x in flat)
@@ -118,12 +117,12 @@ def _both(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Iterator[_Pair]:
 
 @dataclass(slots=True)
 class _Apart:
-    """How far two arrays are apart; a NaN or an infinity on one side only is infinitely far.
+    """The distance of two arrays; a NaN or an infinity on one side only is infinitely far.
 
     Attributes:
-        absolute, relative: of single elements, at most.
-        largest: of the first's finite elements, by magnitude.
-        squares, of_squares: sums of squares, of the differences and of the first's finite elements.
+        absolute, relative: the largest differences of single elements.
+        largest: the largest magnitude of the first array's finite elements.
+        squares, of_squares: sums of squares of the differences, and of the first array's finite elements.
     """
 
     absolute: float = 0.0
@@ -149,7 +148,7 @@ class _Apart:
         self.largest = max(self.largest, float(finite.max(initial=0.0)))
 
     def is_within(self, share: float) -> bool:
-        """Whether no element is further off than a share of the largest."""
+        """Tell whether no difference exceeds a share of the largest element."""
         return self.absolute <= share * self.largest
 
     @property
@@ -162,7 +161,8 @@ class _Apart:
 def judged(
     comparisons: Sequence[OutputComparison], numbers: Numbers
 ) -> tuple[list[str], list[str]]:
-    """(failures, notes) of outputs that should be as close to the original's as `numbers` says."""
+    """Return (failures, notes) on outputs that should be as close to the original's as `numbers`
+    says."""
     off = [c for c in comparisons if not c.identical]
     if numbers == "exact":
         far = off
@@ -194,8 +194,11 @@ def judged(
 
 
 def threads_to_compare(graph: TrainingGraph, threads: int) -> tuple[int, tuple[str, ...]]:
-    """(threads to compare outputs with, a note): one, where a kernel's threads add in any order, so that
-    the original differs from itself."""
+    """Return (threads to compare outputs with, a note).
+
+    One thread is used where a kernel's threads add in any order: the original would differ from
+    itself.
+    """
     racing = {op.op_type for op in graph.operations if op.effect is Effect.ANY_ORDER}
     if not racing or threads == 1:
         return threads, ()

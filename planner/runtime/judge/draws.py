@@ -1,12 +1,13 @@
-"""Random numbers without a seed, drawn alike by two models so that they can be compared.
+"""Make two models draw the same unseeded random numbers, for a comparison.
 
-Without a `seed`, a kernel starts its generator from the session's seed plus the node's place in the file
-(onnxruntime/core/providers/cpu/generator/random.h). A rewritten file has its nodes in other places, so
-that it draws other numbers: as good, but not the same. To compare the two models bit for bit, both are
+Without a `seed`, a kernel starts its generator from the session's seed plus the node's place in the
+file (onnxruntime/core/providers/cpu/generator/random.h). A rewritten file has its nodes in other
+places, and draws other numbers: as good, but not the same. For a comparison bit for bit, both models
 run from memory with a seed given to each such node, the same in both.
 
-A node is known in both files by the first value behind it that both have by name: ONNX Runtime may have
-expanded the operator into others meanwhile (Bernoulli becomes RandomUniformLike, Greater and Cast).
+A node is identified in both files by the first later value that both have by name: ONNX Runtime may
+have expanded the operator into others meanwhile (Bernoulli becomes RandomUniformLike, Greater and
+Cast).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Array = npt.NDArray[Any]
 def drawn_outputs(
     graph: TrainingGraph, kinds: Collection[Effect] = (Effect.RANDOM_UNSEEDED,)
 ) -> tuple[str, ...]:
-    """Graph outputs that come of random numbers (without a seed), in the graph's order."""
+    """Return the graph outputs that depend on random numbers (without a seed), in the graph's order."""
     reached = {t for op in graph.operations if op.effect in kinds for t in op.outputs}
     stack = list(reached)
     while stack:
@@ -51,14 +52,13 @@ def compare_draws(
     threads: int,
     seed: int,
 ) -> tuple[dict[str, OutputComparison], str]:
-    """Compare the outputs that come of random numbers without a seed, and say how that was done.
+    """Compare the outputs that depend on unseeded random numbers, and say how that was done.
 
     Args:
-        graph: of the original.
-        paths: the original and the rewritten model; `openings` says at which level and in which
-            order each runs.
-        feeds: gives the inputs of one run.
-        seed: of the sessions.
+        graph: the original's graph.
+        paths: the original and the rewritten model; openings: level and order of each.
+        feeds: makes the inputs of one run.
+        seed: seed of the sessions.
 
     Returns:
         Comparisons by name (none where the two models cannot be made to draw alike), and one sentence.
@@ -80,7 +80,7 @@ def compare_draws(
 
 
 def described(graph: TrainingGraph) -> str:
-    """What of a graph comes of random numbers without a seed, as the beginning of a sentence."""
+    """Describe the outputs that depend on unseeded random numbers, as the beginning of a sentence."""
     drawn = drawn_outputs(graph)
     nodes = [op.name for op in graph.operations if op.effect is Effect.RANDOM_UNSEEDED]
     return (
@@ -90,7 +90,7 @@ def described(graph: TrainingGraph) -> str:
 
 
 def seeded_alike(original: Path, rewritten: Path) -> tuple[ModelInMemory, ModelInMemory] | None:
-    """Both models with the same seeds; None where a node of one cannot be told in the other."""
+    """Return both models with the same seeds; None where a node cannot be matched between them."""
     protos = [onnx.load(path, load_external_data=False) for path in (original, rewritten)]
     if any(_draws(function.node) for proto in protos for function in proto.functions):
         return None
@@ -111,7 +111,7 @@ def seeded_alike(original: Path, rewritten: Path) -> tuple[ModelInMemory, ModelI
 
 
 def _draws(nodes: Any) -> list[onnx.NodeProto]:
-    """Nodes that draw random numbers without a seed."""
+    """Return the nodes that draw random numbers without a seed."""
     return [
         node
         for node in nodes
@@ -121,7 +121,7 @@ def _draws(nodes: Any) -> list[onnx.NodeProto]:
 
 
 def _by_value(graph: onnx.GraphProto, shared: set[str]) -> dict[str, onnx.NodeProto] | None:
-    """Random nodes by the first of the shared values behind each; None where two have the same."""
+    """Return random nodes by the first shared value after each; None where two have the same."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:

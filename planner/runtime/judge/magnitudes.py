@@ -1,4 +1,4 @@
-"""How large the elements of some tensors get, on one run: whether a smaller type can hold them."""
+"""Magnitudes of tensors' elements in one run, which tell whether a smaller type can hold them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def largest_magnitudes(
     folder: Path,
     seed: int,
 ) -> dict[str, float]:
-    """The largest absolute value of an element of each tensor, on the CPU, without optimizations.
+    """Return the largest absolute value in each tensor, on the CPU, without optimizations.
 
     Args:
-        model: not changed; what the tensors do not depend on is not run.
-        names: of values that nodes of it make.
+        model: the model, which is not changed; nodes that the tensors do not depend on do not run.
+        names: names of values that its nodes make.
         feeds: inputs by name.
-        folder: where its external data lies.
-        seed: of random numbers.
+        folder: the folder of its external data.
+        seed: seed of random numbers.
 
     Raises:
-        ModelError: it cannot be run here.
+        ModelError: the model cannot run on this machine.
     """
     clone = model.clone()
     graph, free = clone.graph, FreeNames(clone)
@@ -72,7 +72,7 @@ def largest_magnitudes(
 
 
 def _without_the_rest(model: ir.Model) -> None:
-    """Drop the nodes that no output depends on."""
+    """Remove the nodes that no output depends on."""
     needed: set[ir.Node] = set()
     stack = [value.producer() for value in model.graph.outputs]
     while stack:

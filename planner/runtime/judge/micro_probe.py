@@ -1,7 +1,7 @@
-"""How the values of a model add up over parts of a batch, seen on runs of a few samples.
+"""Observe how the values of a model add up over parts of a batch, in runs on a few samples.
 
-Which values are looked at, and what is told from them, is `planner.micro`'s to say; here they are run.
-Random numbers are switched off in these runs.
+`planner.micro` chooses the values to observe and draws the conclusions; this module runs them. Random
+numbers are switched off in these runs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from planner.runtime.inmemory import ModelInMemory
 Array = npt.NDArray[Any]
 
 SAMPLES = 4
-"""Of a whole batch; its halves have half of them."""
+"""The number of samples of a whole batch; each half has half of them."""
 
 _TIME_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A model that is run on a few samples.
+    """A model that runs on a few samples.
 
     Attributes:
-        folder: where external data of the model lies.
+        folder: the folder of the model's external data.
         feeds: inputs of `SAMPLES` samples.
     """
 
@@ -47,10 +47,11 @@ class Probe:
     seed: int = 0
 
     def kinds(self, names: Sequence[str]) -> Kinds:
-        """How the named values add up, and how each output that carries the batch is joined.
+        """Return how the named values add up, and how each output that carries the batch is joined.
 
         Raises:
-            ModelError: one of them does neither, by name; or ONNX Runtime cannot run the model so.
+            ModelError: a value, which the message names, does neither; or ONNX Runtime cannot run the
+                model this way.
         """
         outputs = [str(v.name) for v in self.model.graph.outputs]
         joined = [name for name in outputs if name in self.flow.axis]
@@ -97,7 +98,8 @@ class Probe:
         return Runs(copies[0], (copies[1], copies[2]))
 
     def _sizes(self, names: Sequence[str]) -> list[str]:
-        """Values that may follow the batch's size, and that outputs or operations on totals read."""
+        """Return values that may follow the batch's size, and that outputs or operations on totals
+        read."""
         flow, found = self.flow, dict[str, None]()
         totals = set(names)
         for node in self.model.graph:
@@ -113,7 +115,7 @@ class Probe:
         return list(found)
 
     def _counts_of(self, name: str) -> list[str]:
-        """The counts that a value was computed with, apart from itself."""
+        """Return the counts from which a value was computed, without itself."""
         flow = self.flow
         scalars = {c for c in flow.counts if math.prod(flow.types[c].shape) == 1}
         values = {str(v.name): v for node in self.model.graph for v in node.outputs}
@@ -130,8 +132,11 @@ class Probe:
         return list(found)
 
     def _with_ignored(self) -> dict[str, Array]:
-        """The inputs, with the first target ignored where the model may ignore some: where a mask
-        compares an input with a constant, that is put there."""
+        """Return the inputs, with the first target ignored where the model may ignore some.
+
+        Where a mask compares an input with a constant, the input's first element is set to that
+        constant.
+        """
         feeds, flow = dict(self.feeds), self.flow
         for node in self.model.graph if flow.counts else ():
             if node.op_type != "Equal" or not all(v.name in flow.masks for v in node.outputs):
@@ -147,7 +152,8 @@ class Probe:
         return feeds
 
     def _strange(self, model: ir.Model, name: str) -> str:
-        """What to say of a value that fits nothing; the first operation is named that mixes samples."""
+        """Return a message on a value that fits no kind; it names the first operation that mixes
+        samples."""
         flow = self.flow
         what = f"{name!r}{self._maker(name)}"
         if name in flow.axis:
@@ -168,7 +174,8 @@ class Probe:
         return f"{text}: the totals of micro-batches would not be those of the whole batch; {NEXT_STEP}"
 
     def _mixes(self, runs: Runs, name: str) -> bool:
-        """Whether a value of the whole batch is not what its halves have, wherever samples stand."""
+        """Tell whether a value of the whole batch has other elements than its halves, in whatever
+        order."""
         axis, whole = self.flow.axis[name], runs.whole[name]
         if whole.dtype.kind != "f":
             return False

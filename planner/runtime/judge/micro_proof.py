@@ -1,12 +1,12 @@
-"""One run on the whole batch against K runs on its parts: do the totals agree?
+"""Compare one run on the whole batch with K runs on its parts: the totals must agree.
 
-The original is run once, the model of one run K times, its totals fed back from run to run, on the same
-samples. Sums are added up in another order then, so that last bits differ: an output agrees where it is
-within `planner.choices.RELATIVE` of its largest element.
+The original runs once, the model of one run K times with its totals fed back from run to run, on the
+same samples. Sums are then added up in another order, and last bits differ: an output agrees where it
+is within `planner.choices.RELATIVE` of its largest element.
 
-Some outputs are rounding alone: a gradient that is 0 in exact arithmetic, and the sign of it that an
-update makes a step of. How much that is, the original itself says: it is run once more, on the samples in
-another order. What that changes is allowed to differ, where all totals agree.
+Some outputs are rounding alone: a gradient that is 0 in exact arithmetic, and its sign, which an
+update turns into a step. The original itself shows the size of this effect: it runs once more, on the
+samples in another order. Outputs may differ by as much, where all totals agree.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from planner.runtime.profile import create_session, run_session
 Array = npt.NDArray[Any]
 
 _NOISE = 1e-6
-"""A total that is smaller, as a share of the largest of all totals, is rounding."""
+"""The share of the largest of all totals below which a total is rounding."""
 
 _REORDERED = 4.0
-"""How many times the change by another order of the samples may be found."""
+"""The allowed difference, as a multiple of the change that another order of the samples makes."""
 
 _REPEATS, _LONG_S = 3, 5.0
-"""Steps are timed so often, once where one takes longer."""
+"""Timed repeats of a step, and the seconds above which it is timed only once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class MicroJob:
     """Two models, and the samples of a step.
 
     Attributes:
-        original: run on all samples at once; `run` is the model of one run on a part of them.
-        openings: how the two are opened.
+        original: the model that runs on all samples at once; run: the model of one run on a part of them.
+        openings: options of the two sessions.
         feeds: inputs of the original.
-        own: where nodes of the models add up, by name of the input that is each one's buffer, that of the
-            flag that says whether it is to be overwritten ("": it has none).
-        note: what to say of how this was done.
+        own: buffers in which nodes of the models add up: by the name of the buffer's input, the name
+            of the flag that tells whether it is to be overwritten ("": it has none).
+        note: a remark on how this was done.
     """
 
     original: Path
@@ -64,7 +64,7 @@ class MicroJob:
     note: str | None = None
 
     def check(self) -> tuple[MicroCheck, TimeCheck]:
-        """Compare, and time both.
+        """Compare both, and time both.
 
         Raises:
             ModelError: ONNX Runtime cannot run one of the models.
@@ -73,7 +73,7 @@ class MicroJob:
         parts = create_session(self.run, self.openings[1].options())
         cuts = self._cuts()
         expected, found = self._step(whole, [self.feeds]), self._step(parts, cuts)
-        if self.own:  # the loss of a run is of its own samples
+        if self.own:  # the loss of a run covers only its own samples
             expected = {name: expected[name] for name in self.own}
         totals = {*self.own, *(a.output for a in self.batches.accumulators)}
         tensors = [a for n, a in expected.items() if n in totals and a.dtype.kind == "f" and a.ndim]
@@ -104,7 +104,7 @@ class MicroJob:
         return check, self._times(whole, parts, cuts)
 
     def _cuts(self) -> list[dict[str, Array]]:
-        """The inputs of each run."""
+        """Return the inputs of each run."""
         batches = self.batches
         size = batches.batch // batches.runs
         starts = range(0, batches.batch, size)
@@ -113,8 +113,11 @@ class MicroJob:
     def _step(
         self, session: ort.InferenceSession, cuts: Sequence[Mapping[str, Array]]
     ) -> dict[str, Array]:
-        """Outputs of a step of these runs: those of the last, those of all where each has its own, and
-        what the model's own nodes have added up in their buffers."""
+        """Return the outputs of a step in these runs.
+
+        They are those of the last run; those of all runs where each has its own; and the sums that
+        the model's own nodes have added up in their buffers.
+        """
         batches = self.batches
         known = {i.name for i in session.get_inputs()}
         totals = zeros(session, [a for a in batches.accumulators if a.input in known])
@@ -137,7 +140,7 @@ class MicroJob:
         parts: ort.InferenceSession,
         cuts: Sequence[Mapping[str, Array]],
     ) -> TimeCheck:
-        """Of a step in one run of the original, and in K runs, in turns."""
+        """Time a step in one run of the original and in K runs, in turns."""
         times: tuple[list[float], list[float]] = ([], [])
         with quiet():
             for _ in range(_REPEATS):
@@ -151,7 +154,7 @@ class MicroJob:
 
 
 def zeros(session: ort.InferenceSession, accumulators: Sequence[Accumulator]) -> dict[str, Array]:
-    """What the first run of a step is fed for its totals."""
+    """Return the totals that the first run of a step is fed."""
     types = {"float": "float32", "double": "float64"}
     found = {i.name: i for i in session.get_inputs()}
     made: dict[str, Array] = {}
@@ -188,6 +191,6 @@ def _agrees(expected: Array, found: Array, floor: float) -> bool:
 
 
 def _share(found: OutputComparison, expected: Array) -> float:
-    """The largest difference as a share of the largest element."""
+    """Return the largest difference as a share of the largest element."""
     largest = _largest(expected)
     return found.max_abs_diff / largest if largest else found.max_abs_diff

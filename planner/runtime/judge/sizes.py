@@ -1,4 +1,4 @@
-"""Sizes that depend on data, as a run shows them, against what they were planned to be at most."""
+"""Compare data-dependent sizes in a run with the upper bounds that were planned."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from planner.units import format_bytes
 
 
 def exceeded(graph: TrainingGraph, run: Run, model: str) -> list[str]:
-    """A sentence for each tensor, and each node with bodies, that took more than it was planned to.
+    """Return a sentence for each tensor, and each node with bodies, that took more than planned.
 
-    Only tensors are looked at whose shapes ONNX Runtime learns as it runs.
+    Only tensors whose shapes ONNX Runtime learns at run time are compared.
 
     Args:
         model: "original" or "rewritten".
@@ -33,7 +33,7 @@ def exceeded(graph: TrainingGraph, run: Run, model: str) -> list[str]:
 def _larger(
     graph: TrainingGraph, op: Operation, event: NodeEvent
 ) -> Iterator[tuple[str, int, int]]:
-    """(what, bytes that it may take, bytes that it took)."""
+    """Yield (name, planned bytes, measured bytes) of whatever exceeded its bound."""
     made = [graph.tensors[t] for t in op.outputs]
     tensors = [t for t in made if t.dtype != SEQUENCE]
     if len(tensors) < len(made):  # a profile has no shapes of sequences

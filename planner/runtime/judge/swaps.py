@@ -1,8 +1,9 @@
-"""Copies that ran against those that were planned, and swaps beside the operations under watch.
+"""Compare executed copies with the planned ones, and watch swaps beside the operations.
 
-Under watch, the link is so slow that copies take about as long as the step, and jitters; the library
-compares checksums at every swap and writes canaries into memory that a copy has yet to fill
-(`planner.check_swaps`). What is read, written or reused too early is seen so, or changes an output.
+For the watch, the link is slowed down until copies take about as long as the step, with jitter. The
+library compares checksums at every swap and writes canaries into memory that a copy has yet to fill
+(`planner.check_swaps`). A value that is read, written or reused too early is detected, or changes an
+output.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ _KINDS = COPIES | COMING_IN | _OUT
 
 
 def has_swaps(graph: TrainingGraph) -> bool:
-    """Whether some copies run beside the operations."""
+    """Tell whether some copies run beside the operations."""
     return any(op.op_type in SWAP_OPERATORS for op in graph.operations)
 
 
 def copy_check(graph: TrainingGraph, run: Sequence[NodeEvent]) -> CopyCheck:
-    """Copies that ran, by name, operator and bytes, against those of the graph; each way of a swap is
-    one, known by the node that begins it."""
+    """Compare the copies that ran, by name, operator and bytes, with those of the graph.
+
+    Each way of a swap is one copy, named by the node that begins it.
+    """
     tensors = graph.tensors
     planned: dict[str, tuple[str, int]] = {}
     moved = 0
@@ -62,19 +65,19 @@ def copy_check(graph: TrainingGraph, run: Sequence[NodeEvent]) -> CopyCheck:
 
 
 def copy_failures(check: CopyCheck) -> list[str]:
-    """What to say of copies that did not run, or that nobody planned."""
+    """Return failures for copies that did not run, or that nobody planned."""
     extra = tuple(copy.node for copy in check.extra)
     both = (("did not run", check.missing), ("ran unplanned", extra))
     return [f"{len(names)} copies {what}, first {names[0]!r}" for what, names in both if names]
 
 
 def digests(results: Arrays) -> dict[str, str]:
-    """Of the bits of each result."""
+    """Return a digest of the bits of each result."""
     return {name: digest_of(array) for name, array in results.items()}
 
 
 def link_for(graph: TrainingGraph, step_us: float) -> int:
-    """MB/s at which the copies of one way take about as long as the step."""
+    """Return the link speed in MB/s at which the copies of one way take about as long as the step."""
     moved = copy_check(graph, ()).planned_bytes // 2
     return max(1, int(moved / max(1.0, step_us)))
 
@@ -87,12 +90,12 @@ def watched(
     wanted: Mapping[str, str],
     link_mbps: int,
 ) -> tuple[list[str], str]:
-    """(failures, note) of a few runs under watch.
+    """Return (failures, note) of a few watched runs.
 
     Args:
-        opening: as the results were made whose digests are `wanted`.
+        opening: the options of the session whose results have the digests `wanted`.
         feeds: makes the inputs of a run.
-        named: names and arrays of a run's outputs, and what it was fed, as results by name.
+        named: turns names and arrays of a run's outputs, and its feeds, into results by name.
 
     Raises:
         ModelError: ONNX Runtime cannot load or run the model.

@@ -1,6 +1,7 @@
-"""Which outputs get a buffer of their own, and when it is freed, as ONNX Runtime 1.31 plans it: views,
-in-place kernels, reuse of a freed buffer of identical shape and element size
-(onnxruntime/core/framework/allocation_planner.cc).
+"""ONNX Runtime's allocation plan: which outputs get a buffer of their own, and when it is freed.
+
+The plan follows ONNX Runtime 1.31: views, in-place kernels, reuse of a freed buffer of identical
+shape and element size (onnxruntime/core/framework/allocation_planner.cc).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from planner.graph.rules import SWAP_IN
 
 
 class StorageKind(enum.Enum):
-    """How a tensor gets its storage."""
+    """The kind of a tensor's storage."""
 
     OWN = "a buffer of its own, freed after its last reader"
     OUTPUT = "a graph output: never shared, never in the memory pattern"
@@ -23,7 +24,8 @@ class StorageKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPlan:
-    """Which tensors allocate, which of them are freed after each step, and in whose buffer each is."""
+    """The storage kind of each tensor, the tensors freed after each step, and the buffer of each
+    tensor."""
 
     kind: Mapping[TensorId, StorageKind]
     freed_after: Sequence[Sequence[TensorId]]
@@ -33,7 +35,7 @@ class AllocationPlan:
 def place(
     graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool, host_in_arena: bool
 ) -> AllocationPlan:
-    """ONNX Runtime's allocation plan: use counts per buffer, free buffers last in, first out."""
+    """Return ONNX Runtime's allocation plan: use counts per buffer, free buffers last in, first out."""
     tensors = graph.tensors
     kind: dict[TensorId, StorageKind] = {}
     buffer: dict[TensorId, TensorId] = {t.id: t.id for t in tensors}
@@ -93,8 +95,10 @@ def place(
 
 
 def _is_apart(graph: TrainingGraph, tensor: Tensor) -> bool:
-    """Whether it has a buffer that no other tensor has: its dims are not known before it is made. SwapIn
-    tells none (planner/native/operators.cpp)."""
+    """Tell whether a tensor's buffer is never another's: its dims are unknown before it is made.
+
+    SwapIn reports no dims (planner/native/operators.cpp).
+    """
     maker = None if tensor.producer is None else graph.operations[tensor.producer]
     return tensor.unsized or (maker is not None and maker.op_type == SWAP_IN)
 

@@ -1,9 +1,8 @@
 """Predict the bytes that ONNX Runtime's CPU arena has in use and holds, step by step.
 
-Three mechanisms, each as ONNX Runtime 1.31 has it:
+It models three mechanisms, as in ONNX Runtime 1.31:
 
-    placement  which outputs get a buffer of their own, and when it is freed:
-               `planner.runtime.memory.allocation`
+    placement  the buffer of each output, and when it is freed: `planner.runtime.memory.allocation`
     arena      best fit with coalescing, 256-byte rounding, growth by regions that never merge
                (onnxruntime/core/framework/bfc_arena.cc): `planner.runtime.memory.bfc`
     pattern    from the second run on, one block for everything but graph outputs, laid out by
@@ -11,8 +10,8 @@ Three mechanisms, each as ONNX Runtime 1.31 has it:
                input is a tensor
 
 Feeds are not in the arena on the CPU, nor are initializers above 127 bytes. A kernel's temporary
-workspace is (`planner.runtime.memory.workspace`), and so is what it packs for itself at session creation,
-which is not predicted.
+workspace is (`planner.runtime.memory.workspace`), and so are weights that it packs at session
+creation, which are not predicted.
 """
 
 from __future__ import annotations
@@ -37,28 +36,28 @@ from planner.runtime.memory.workspace import Workspace, workspace
 from planner.runtime.options import MAX_FIRST_REGION
 
 RESERVED_LIMIT = 127
-"""Initializers up to this many bytes are copied into the arena when the session is created; larger
+"""The largest initializer in bytes that is copied into the arena when the session is created; larger
 ones stay where the model was read to."""
 
 _PACKING_BYTES = 64 * 1024
-"""Rows and columns are rounded up to the product's blocks (core/mlas/lib/sgemm.cpp)."""
+"""Allowance for rounding rows and columns up to the product's blocks (core/mlas/lib/sgemm.cpp)."""
 
 _NONE = Workspace()
 
 _SHARES = (1, 2, 3, 4, 8, 16)
 _MOST_WHOLE = 14
 _MIN_REGION = 32 * 1024
-_MAX_REGIONS = 200  # that are tried, on a graph of up to ...
+_MAX_REGIONS = 200  # first regions to try, on a graph of up to ...
 _NODES = 1_000  # nodes; fewer on a larger one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaSettings:
-    """What decides the arena's bytes.
+    """The settings that decide the arena's bytes.
 
     Attributes:
         pattern, reuse: `enable_mem_pattern`, `enable_mem_reuse`.
-        growth: how a new region is sized.
+        growth: the sizes of new regions.
         initial_chunk_bytes: the first region (only where regions double).
         max_dead_bytes: a chunk is split when at least this much would be wasted.
         limit_bytes: the most that the arena may hold; None for no limit.
@@ -77,7 +76,8 @@ RECOMMENDED = ArenaSettings(pattern=False, reuse=False, growth=Growth.EXACT)
 
 
 def capped(limit_bytes: int, first_region_bytes: int | None = None) -> ArenaSettings:
-    """A hard cap, every chunk split (see `runtime.cap`); one region unless the first is smaller."""
+    """Return settings with a hard cap, every chunk split (see `runtime.cap`); one region unless the
+    first is smaller."""
     return ArenaSettings(
         pattern=False,
         reuse=False,
@@ -93,11 +93,11 @@ SETTINGS = {"default": DEFAULT, "recommended": RECOMMENDED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTrace:
-    """Bytes at each step of one run, when the kernel has returned and nothing is yet freed.
+    """Bytes at each step of one run, after the kernel has returned and before buffers are freed.
 
     Attributes:
-        requested: bytes asked for; in_use: the same with rounding; held: taken by the arena.
-        peak: the most in use while a kernel ran, its workspace included.
+        requested: requested bytes; in_use: the same with rounding; held: bytes of the arena's regions.
+        peak: the most bytes in use while a kernel ran, its workspace included.
     """
 
     requested: tuple[int, ...]
@@ -114,7 +114,7 @@ def forecast(
     threads: int = 1,
     runs: int = 2,
 ) -> ArenaForecast:
-    """In-use and held bytes of the arena, the largest over a first and a second run.
+    """Predict the in-use and held bytes of the arena, the largest over a first and a second run.
 
     Kernels' workspace is included, initializers are not.
 
@@ -122,7 +122,7 @@ def forecast(
         graph: the graph.
         order: the order in which it runs.
         options: "default" or "recommended".
-        threads: of the session (convolutions take a buffer for each).
+        threads: threads of the session (convolutions take a buffer for each).
         runs: 1 for the first run alone.
     """
     found = simulate(graph, order, SETTINGS[options], threads=threads, runs=runs)
@@ -136,11 +136,12 @@ def forecast(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a run asks of the arena, whatever its limits: where tensors go, and kernels' workspace.
+    """A run's demand on the arena, whatever its limits: the placement of tensors, and kernels'
+    workspace.
 
     Attributes:
-        reserved: sizes of what the session takes before the first run and keeps.
-        fed: sizes of what each run takes before its first node and keeps to its end (feeds, on a
+        reserved: sizes of buffers that the session takes before the first run and keeps.
+        fed: sizes of buffers that each run takes before its first node and keeps to its end (feeds, on a
             device).
     """
 
@@ -158,11 +159,11 @@ def demand_of(
     threads: int = 0,
     host_in_arena: bool = False,
 ) -> Demand:
-    """The demand of `order`, with nothing reserved.
+    """Return the demand of `order`, with nothing reserved.
 
     Args:
         reuse: `enable_mem_reuse`.
-        threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
+        threads: threads of the session, for which kernels' workspace is counted; 0 counts none.
         host_in_arena: count tensors on the host as well, as the CPU provider does.
     """
     return Demand(
@@ -175,7 +176,7 @@ def demand_of(
 def demand_under_cap(
     graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1, host_in_arena: bool = False
 ) -> Demand:
-    """The demand of `order` in sessions that are capped, with the small initializers."""
+    """Return the demand of `order` in capped sessions, with the small initializers."""
     demand = demand_of(graph, order, threads=threads, host_in_arena=host_in_arena)
     return replace(demand, reserved=_reserved_sizes(graph))
 
@@ -189,11 +190,11 @@ def simulate(
     threads: int = 0,
     demand: Demand | None = None,
 ) -> tuple[RunTrace, ...]:
-    """Arena bytes of consecutive runs; the caller drops a run's outputs before the next.
+    """Replay the arena over consecutive runs; the caller drops a run's outputs before the next.
 
     Args:
-        threads: of the session: kernels' temporary bytes are counted for that many; 0 counts none.
-        demand: of the same order and settings; None for that of `demand_of`.
+        threads: threads of the session, for which kernels' workspace is counted; 0 counts none.
+        demand: the demand of the same order and settings; None for that of `demand_of`.
 
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.
@@ -230,10 +231,10 @@ def simulate(
 
 
 class Allocator(Protocol):
-    """What serves a run's requests: an arena, or a pool of pages.
+    """Serves a run's requests: an arena, or a pool of pages.
 
     Attributes:
-        requested, in_use, held: bytes asked for, bytes that these take, and all that it holds.
+        requested, in_use, held: requested bytes, the bytes that these take, and all bytes that it holds.
     """
 
     @property
@@ -255,10 +256,11 @@ def run_step(
     *,
     in_pattern: bool = False,
 ) -> RunTrace:
-    """One run's requests, node by node; all is given back at its end.
+    """Serve one run's requests, node by node; release all at its end.
 
     Args:
-        tracing: what the memory pattern is made of; `in_pattern`: its block serves what lies in it.
+        tracing: records the requests for the memory pattern; in_pattern: whether the pattern's block
+            already serves its tensors.
     """
     placement, workspace = demand.placement, demand.scratch
     blocks: dict[TensorId, Any] = {}
@@ -292,10 +294,10 @@ def run_step(
 
 
 def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
-    """Bytes of the least arena in one region in which two runs of `order` fit.
+    """Return the bytes of the smallest arena of one region in which two runs of `order` fit.
 
-    Not below the peak, workspace and small initializers included; above it by rounding and by what
-    fragmentation costs in that order. Found by bisection: the bytes returned are checked to fit.
+    It is at least the peak, workspace and small initializers included, plus rounding and fragmentation in
+    that order. It is found by bisection: the returned bytes are checked to fit.
     """
     (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
     low = round_up(max(trace.peak + reserved_bytes(graph), ROUNDING))
@@ -324,10 +326,10 @@ def fits(
     first_region_bytes: int | None = None,
     demand: Demand | None = None,
 ) -> bool:
-    """Whether two runs, with small initializers, fit in an arena of `cap_bytes`.
+    """Tell whether two runs, with small initializers, fit in an arena of `cap_bytes`.
 
     Args:
-        demand: that of `demand_under_cap`, where it is known already.
+        demand: the result of `demand_under_cap`, where it is already known.
     """
     settings = capped(cap_bytes, first_region_bytes)
     demand = demand or demand_under_cap(graph, order, threads=threads)
@@ -339,8 +341,11 @@ def fits(
 
 
 def whole_regions(cap_bytes: int) -> list[int]:
-    """First regions of which the first so many, each twice the one before, make the cap: where they do,
-    nothing of another is taken, whatever the limit."""
+    """Return first regions that fill the cap exactly with a whole number of regions, each twice the
+    one before.
+
+    With such a first region, no part of another is taken, whatever the limit.
+    """
     return [
         size
         for count in range(1, _MOST_WHOLE + 1)
@@ -349,7 +354,8 @@ def whole_regions(cap_bytes: int) -> list[int]:
 
 
 def region_sizes(cap_bytes: int, nodes: int) -> list[int]:
-    """First regions to try: shares of the cap, then evenly spaced by ratio from the least."""
+    """Return first regions to try: shares of the cap, then sizes evenly spaced by ratio from the
+    least."""
     count = max(20, min(_MAX_REGIONS, _MAX_REGIONS * _NODES // max(1, nodes)))
     sizes = [*whole_regions(cap_bytes), *(cap_bytes // d for d in _SHARES)]
     if cap_bytes > _MIN_REGION:
@@ -360,7 +366,7 @@ def region_sizes(cap_bytes: int, nodes: int) -> list[int]:
 
 
 def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
-    """Initializers that the session copies into the arena, for its whole life."""
+    """Return the sizes of initializers that the session copies into the arena for its whole life."""
     return tuple(
         t.bytes
         for t in graph.tensors
@@ -369,15 +375,15 @@ def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
 
 
 def _packs(op: Operation) -> bool:
-    """Whether a kernel may pack constant weights."""
+    """Tell whether a kernel may pack constant weights."""
     return operator_of(op.op_type, op.domain).packs
 
 
 def packable_bytes(graph: TrainingGraph) -> int:
-    """The most that kernels pack of constant weights when a session is created, in bytes.
+    """Return the most bytes of constant weights that kernels pack when a session is created.
 
-    The arena's limit counts it, and where it is more than the limit there is no limit any more: seen on
-    onnxruntime 1.31 (tests/runtime/test_packed_weights.py). The weights themselves are given back.
+    They count towards the arena's limit, and where they exceed it the limit no longer holds: observed
+    on onnxruntime 1.31 (tests/runtime/test_packed_weights.py). The weights themselves are released.
     """
     return sum(
         t.bytes + t.bytes // 4 + _PACKING_BYTES
@@ -389,19 +395,19 @@ def packable_bytes(graph: TrainingGraph) -> int:
 
 
 def reserved_bytes(graph: TrainingGraph) -> int:
-    """Bytes of the initializers that the session copies into the arena, without rounding."""
+    """Return the bytes of the initializers that the session copies into the arena, without rounding."""
     return sum(_reserved_sizes(graph))
 
 
 def beside_bytes(graph: TrainingGraph) -> int:
-    """Bytes of graph inputs and initializers outside the arena."""
+    """Return the bytes of graph inputs and initializers outside the arena."""
     persistent = sum(t.bytes for t in graph.tensors if t.is_persistent and not t.on_host)
     return persistent - reserved_bytes(graph)
 
 
 def arena_cap(graph: TrainingGraph, budget_bytes: int) -> int:
-    """The arena's share of a budget: less graph inputs and the initializers outside the arena.
+    """Return the arena's share of a budget: less graph inputs and the initializers outside the arena.
 
-    Not positive where these alone exceed the budget.
+    The result is not positive where these alone exceed the budget.
     """
     return budget_bytes - beside_bytes(graph)

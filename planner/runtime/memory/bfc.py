@@ -1,4 +1,4 @@
-"""Two allocators of ONNX Runtime, modelled: the arena, and the layout of the memory pattern.
+"""Models of two allocators of ONNX Runtime: the arena, and the layout of the memory pattern.
 
 region   held from the system in one piece; regions never merge
 chunk    a stretch of a region, in use or free; two free neighbours become one
@@ -20,7 +20,7 @@ _LOWEST = -(1 << 62)
 
 
 class Growth(enum.Enum):
-    """How the arena sizes a new region: `arena_extend_strategy`."""
+    """The arena's rule for the size of a new region: `arena_extend_strategy`."""
 
     DOUBLING = "kNextPowerOfTwo"
     EXACT = "kSameAsRequested"
@@ -31,7 +31,7 @@ class ArenaFullError(Exception):
 
 
 def round_up(size: int) -> int:
-    """`size` rounded up to the arena's 256 bytes."""
+    """Round `size` up to the arena's 256 bytes."""
     return -(-size // ROUNDING) * ROUNDING
 
 
@@ -53,7 +53,7 @@ class BfcArena:
     """Best fit with coalescing (bfc_arena.cc): the smallest free chunk that fits, lowest first.
 
     Attributes:
-        requested, in_use, held: bytes asked for, bytes in chunks handed out, bytes of regions.
+        requested, in_use, held: requested bytes, bytes of chunks in use, bytes of regions.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class BfcArena:
         self._end = 0
 
     def allocate(self, size: int) -> Block:
-        """A block of at least `size` > 0 bytes."""
+        """Return a block of at least `size` > 0 bytes."""
         rounded = round_up(size)
         if not self._keys or self._keys[-1][0] < rounded:
             self._extend(rounded)
@@ -95,7 +95,7 @@ class BfcArena:
         return block
 
     def release(self, block: Block) -> None:
-        """Free `block`, joining it with free neighbours."""
+        """Free `block`, and join it with free neighbours."""
         self.requested -= block.requested
         self.in_use -= block.size
         block.free = True
@@ -131,8 +131,8 @@ class BfcArena:
             if not grown:
                 self.next_region = min(2 * self.next_region, MAX_REGION_STEP)
         self.held += size
-        # each region below the last, as Linux maps them: among free chunks of one size the lowest
-        # address is taken; apart, so that regions never look like neighbours
+        # each region lies below the last, as Linux maps them: among free chunks of one size the lowest
+        # address is taken. The distance keeps regions from looking like neighbours
         self._end -= size + ROUNDING
         self._remember(Block(self._end, size))
 
@@ -154,8 +154,11 @@ class BfcArena:
 
 
 class PatternLayout:
-    """Offsets in one block, given online (mem_pattern_planner.h): the tightest gap below the
-    block's present end, else the stretch after the last tensor in it; `size` never shrinks."""
+    """Offsets in one block, assigned online (mem_pattern_planner.h); `size` never shrinks.
+
+    A tensor gets the tightest gap below the block's present end, else the stretch after the last
+    tensor in it.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -180,11 +183,11 @@ class PatternLayout:
         self._placed[key] = (offset, offset + size)
 
     def placed(self, key: Hashable) -> tuple[int, int]:
-        """Half-open range of offsets of what was placed under `key`."""
+        """Return the half-open range of offsets under `key`."""
         return self._placed[key]
 
     def release(self, key: Hashable) -> None:
-        """Free what was placed under `key`."""
+        """Free the range under `key`."""
         start, end = self._placed.pop(key)
         if end in self._gap_at:
             after = self._gap_at[end]

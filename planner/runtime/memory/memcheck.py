@@ -1,11 +1,10 @@
 """Bytes of one model: predicted, and measured by ONNX Runtime or replayed from its order.
 
-Measured live bytes of a node are its event's `requested_in_use`, less what the arena held before
+The measured live bytes of a node are its event's `requested_in_use`, less the arena's bytes before
 the first node (small initializers, packed weights), plus the graph's inputs and initializers, which
 the CPU's arena does not hold, and the copies that it does hold of those that are outputs. The event
 is read before the node's dead inputs are released: live bytes as `planner.graph.liveness` defines
-them. Workspace is not in it; it is in `in_use_bytes`, which comes from the arena's own high-water
-mark.
+them. They do not include workspace; `in_use_bytes`, the arena's own high-water mark, does.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from planner.units import format_bytes
 _WORST = 10
 
 _NEAR = 1.001
-"""What a session reserves for constants lies beside the regions that are planned."""
+"""The tolerance of held bytes: a session's reserve for constants lies beside the planned regions."""
 
 NO_ROOM = "the rewritten model has no room within the budget"
 
@@ -38,15 +37,15 @@ def measured(
     model: str,
     opening: Opening,
 ) -> MemoryCheck:
-    """Measured against predicted bytes, from one or two consecutive runs under one set of options.
+    """Compare measured with predicted bytes of one or two consecutive runs under one set of options.
 
     Args:
-        opening: of the session, its threads included.
+        opening: options of the session, its threads included.
     """
     options, threads = opening.memory, opening.threads or 1
     line = timeline(graph, order)
     predicted_live = [int(b) for b in line.live_bytes]
-    copied = sum(t.bytes for t in graph.output_copies)  # the arena holds these, too
+    copied = sum(t.bytes for t in graph.output_copies)  # the arena holds these too
     fixed = line.persistent_bytes - copied
     if SETTINGS[options] is not RECOMMENDED:
         # with reuse, a dead buffer may stay allocated until its next user
@@ -75,10 +74,10 @@ def measured(
 def in_pool(
     check: MemoryCheck, graph: TrainingGraph, order: Sequence[OpId], held_bytes: int
 ) -> MemoryCheck:
-    """What was measured of the rewritten model, with what it held in a pool.
+    """Replace a check's in-use and held bytes by those of a pool.
 
     Args:
-        held_bytes: of the pool's pages, at the most.
+        held_bytes: peak of the pool's pages, in bytes.
     """
     expected = forecast_pool(graph, order, threads=most_threads())
     return replace(
@@ -94,9 +93,9 @@ def in_pool(
 def replayed(
     run: Run, graph: TrainingGraph, order: Sequence[OpId], *, model: str, options: str
 ) -> MemoryCheck:
-    """Live bytes of the executed order against the planned one: for plans with host copies.
+    """Compare live bytes of the executed order with the planned one, for plans with host copies.
 
-    Where the executed nodes are not the graph's, only the planned order can be given.
+    Where the executed nodes are not the graph's, only the planned bytes are known.
     """
     by_name = {op.name: op.id for op in graph.operations}
     executed = [by_name[e.name] for e in run if e.name in by_name]
@@ -116,8 +115,10 @@ def replayed(
 
 
 def off_notes(check: MemoryCheck, graph: TrainingGraph) -> tuple[str, ...]:
-    """What to say of nodes whose live bytes are not the predicted ones. Where sizes depend on data, the
-    predicted ones are bounds, and less is as it should be."""
+    """Return notes on nodes whose live bytes differ from the prediction.
+
+    Where sizes depend on data, predictions are bounds, and lower bytes are correct.
+    """
     is_bound = any(t.unsized for t in graph.tensors)
     off = [row for row in check.worst if not is_bound or row[2] > row[1]]
     where = f"{check.model}, {check.options} options"
@@ -132,7 +133,7 @@ def off_notes(check: MemoryCheck, graph: TrainingGraph) -> tuple[str, ...]:
 
 
 def over_budget(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
-    """What to say of a rewritten model over the budget, under recommended options."""
+    """Return a failure where a rewritten model exceeds the budget, under recommended options."""
     if check.model != "rewritten" or check.options != "recommended":
         return ()
     if check.live_bytes <= budget_bytes:
@@ -144,10 +145,10 @@ def over_budget(check: MemoryCheck, budget_bytes: int) -> tuple[str, ...]:
 
 
 def over_held(check: MemoryCheck, budget_bytes: int, options: Memory) -> tuple[str, ...]:
-    """What to say of a rewritten model whose session took more than its plan.
+    """Return a failure where a rewritten model's session holds more than the budget.
 
     Args:
-        options: with which it is to be opened.
+        options: the options with which it is to be opened.
     """
     if check.model != "rewritten" or check.options != options or check.held_bytes is None:
         return ()
@@ -164,7 +165,7 @@ def _pair(
     predicted: Sequence[int],
     found: Sequence[int],
 ) -> tuple[tuple[str, int, int], ...]:
-    """(node, predicted, found) by position where as many nodes ran as planned, else by name."""
+    """Return (node, predicted, found) by position where as many nodes ran as planned, else by name."""
     if len(run) == len(order) == len(found):
         return tuple((e.name, p, f) for e, p, f in zip(run, predicted, found, strict=True))
     of = {graph.operations[op].name: p for op, p in zip(order, predicted, strict=True)}

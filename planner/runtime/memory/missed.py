@@ -1,10 +1,10 @@
-"""Bytes that the processor's last cache no longer holds when an operation asks for them.
+"""Bytes that the processor's last cache no longer holds when an operation needs them.
 
-An operation takes longer where what it reads and writes has left the caches since it was last used: a
-plan with a smaller working set makes the same operations quicker. The cache is modelled as one that
-drops what was used longest ago, over the addresses that ONNX Runtime gives tensors in the block of its
-memory pattern (onnxruntime/core/framework/mem_pattern_planner.h), where a new tensor takes the place of
-one that was freed, which the cache may still hold.
+An operation takes longer where its inputs and outputs have left the caches since their last use: a
+plan with a smaller working set makes the same operations faster. The model is a cache with
+least-recently-used replacement, over the addresses of tensors in the block of ONNX Runtime's memory
+pattern (onnxruntime/core/framework/mem_pattern_planner.h). There a new tensor takes the place of a
+freed one, which the cache may still hold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.runtime.memory.bfc import PatternLayout, round_up
 
 _GRANULE_BYTES = 1 << 16
 _MOST_TOUCHES = 300_000
-"""Above so many in a step, granules are larger."""
+"""The most granules touched in a step; above that, granules are larger."""
 
 Range = tuple[int, int]
 
@@ -26,14 +26,14 @@ Range = tuple[int, int]
 def missed_bytes(
     graph: TrainingGraph, order: Sequence[OpId], *, cache_bytes: int
 ) -> tuple[int, ...]:
-    """By OpId, bytes that an operation reads or writes and the cache does not hold, in a step after the
-    first.
+    """Return by OpId the bytes that an operation touches and the cache does not hold, in a step after
+    the first.
 
     Views touch nothing. A kernel's workspace is left out.
 
     Args:
-        order: all operations, as they run.
-        cache_bytes: what the cache holds, more than 0.
+        order: all operations, in executed order.
+        cache_bytes: size of the cache, more than 0.
     """
     ranges = _ranges(graph, order)
     size = max(
@@ -41,21 +41,21 @@ def missed_bytes(
     )
     cache = _GranuleCache(most=max(1, cache_bytes // size))
     missed = [0] * len(graph.operations)
-    for _ in range(2):  # what one step leaves is what the next one finds
+    for _ in range(2):  # a step finds the cache as the previous one left it
         for op, used in zip(order, ranges, strict=True):
             missed[op] = sum(cache.missed(start, end, size) for start, end in used)
     return tuple(missed)
 
 
 class _GranuleCache:
-    """Granules by number, those used last at the end."""
+    """Granules by number, the most recently used at the end."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held: OrderedDict[int, None] = OrderedDict()
 
     def missed(self, start: int, end: int, size: int) -> int:
-        """Use a range of addresses, half-open; bytes of it that were not held."""
+        """Use a half-open range of addresses; return its bytes that were not held."""
         held, missed = self._held, 0
         for granule in range(start // size, -(-end // size)):
             if granule in held:
@@ -69,7 +69,7 @@ class _GranuleCache:
 
 
 def _ranges(graph: TrainingGraph, order: Sequence[OpId]) -> list[list[Range]]:
-    """What each operation touches, in executed order: half-open ranges of addresses."""
+    """Return the half-open address ranges that each operation touches, in executed order."""
     plan = place(graph, order, reuse=True, host_in_arena=True)
     layout, at = PatternLayout(), _beside(graph, plan.kind)
     ranges: list[list[Range]] = []
@@ -90,7 +90,7 @@ def _ranges(graph: TrainingGraph, order: Sequence[OpId]) -> list[list[Range]]:
 
 
 def _beside(graph: TrainingGraph, kind: Mapping[TensorId, StorageKind]) -> dict[TensorId, int]:
-    """Addresses of what is not in the block: inputs, initializers and outputs, behind each other."""
+    """Return consecutive addresses of tensors outside the block: inputs, initializers and outputs."""
     found: dict[TensorId, int] = {}
     end = -1 << 62  # the block begins at 0
     for tensor in graph.tensors:

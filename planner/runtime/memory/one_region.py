@@ -1,4 +1,4 @@
-"""Where ONNX Runtime's arena puts the buffers of a timeline if it holds one region from the start."""
+"""Offsets of a timeline's buffers in ONNX Runtime's arena, if it holds one region from the start."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from planner.runtime.memory.bfc import ROUNDING, BfcArena, Block, Growth, round_
 
 
 def one_region(line: LiveTimeline) -> RegionLayout:
-    """Replay the arena's best fit over a timeline: each buffer at its first step, then the workspace of
-    the step's kernel; persistent tensors lie below all of them.
+    """Replay the arena's best fit over a timeline.
 
-    The region is larger than everything together, so that the layout alone decides how far it is used.
+    Each buffer is placed at its first step, then the workspace of the step's kernel; persistent
+    tensors lie below all of them. The region is larger than all buffers together: the layout alone
+    decides how much of it is used.
     """
     scratch = line.by_category[Category.WORKSPACE].tolist()
     whole = sum(round_up(r.bytes) for r in line.ranges) + sum(map(round_up, scratch))

@@ -19,7 +19,7 @@ PIECE_BYTES = 64
 
 
 def _units(size: int, unit: int) -> int:
-    """How many units of `unit` bytes hold `size` bytes: one at least."""
+    """Return the number of units of `unit` bytes that hold `size` bytes, at least one."""
     return max(1, -(-size // unit))
 
 
@@ -34,12 +34,13 @@ class Taken:
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """A page in pieces; `is_free` by piece."""
+    """A page in pieces; `is_free` has an entry for each piece."""
 
     is_free: list[bool]
 
     def take(self, count: int) -> int | None:
-        """The start of the smallest run of free pieces that is long enough; None where there is none."""
+        """Take the smallest run of free pieces that is long enough; return its start, or None without
+        one."""
         best: tuple[int, int] | None = None
         length = 0
         for at, free in enumerate((*self.is_free, False)):
@@ -55,7 +56,7 @@ class _Shared:
         return best[1]
 
     def mark(self, start: int, count: int, *, free: bool) -> None:
-        """Have pieces taken, or free."""
+        """Mark pieces as taken or free."""
         self.is_free[start : start + count] = [free] * count
 
 
@@ -83,7 +84,7 @@ class PagedPool:
 
     @property
     def held(self) -> int:
-        """Bytes of the pages that were in use at the most."""
+        """Bytes of the most pages that were in use."""
         return self.pages_most * self.page_bytes
 
     def allocate(self, size: int) -> Taken:
@@ -103,7 +104,7 @@ class PagedPool:
         return Taken(size, page)
 
     def release(self, taken: Taken) -> None:
-        """Give a buffer back."""
+        """Release a buffer."""
         self.requested -= taken.bytes
         page = taken.shared
         if page is None:
@@ -127,12 +128,12 @@ def pool_bytes(
     page_bytes: int = PAGE_BYTES,
     host_in_pool: bool = False,
 ) -> int:
-    """The least pool on the CPU in which a step of `order` runs.
+    """Return the bytes of the smallest pool on the CPU in which a step of `order` runs.
 
-    Inputs and large initializers lie beside it, as beside the arena; results are in it.
+    Inputs and large initializers lie outside of it, as with the arena; results are in it.
 
     Args:
-        threads: of the session: kernels' temporary bytes are those of that many.
+        threads: threads of the session, for which kernels' workspace is counted.
         host_in_pool: count outputs that are stored on the host as well, as the CPU's pool holds them.
     """
     demand = demand_under_cap(graph, order, threads=threads, host_in_arena=host_in_pool)
@@ -144,12 +145,12 @@ def pool_bytes(
 
 
 def in_pages(size: int) -> int:
-    """A number of bytes, rounded down to whole pages."""
+    """Round a number of bytes down to whole pages."""
     return size // PAGE_BYTES * PAGE_BYTES
 
 
 def forecast_pool(graph: TrainingGraph, order: Sequence[OpId], *, threads: int) -> ArenaForecast:
-    """What `planner.open_session` holds of a file with a pool."""
+    """Predict the bytes that `planner.open_session` holds for a file with a pool."""
     held_bytes = pool_bytes(graph, order, threads=threads)
     return ArenaForecast(
         options="recommended",

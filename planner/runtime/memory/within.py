@@ -1,17 +1,18 @@
-"""What the bodies of a node hold while it runs, beside what the graph around them holds.
+"""Bytes that the bodies of a node hold while it runs, in addition to the outer graph's.
 
-A body is run as a graph of its own, in the same arena. Its values come and go as in any graph, so that
-the most that it holds is the peak of its timeline, without what it reads from around it (that is the
-outer graph's) and without what becomes the node's outputs. Beside that:
+A body runs as a graph of its own, in the same arena. Its peak is that of its timeline, without
+captured values, which belong to the outer graph, and without values that become the node's outputs.
+In addition:
 
     If      the larger of its branches
-    Loop    carried values of one pass, which the next one reads, and all slices of the scan outputs, that
-            are put together at the end (core/providers/cpu/controlflow/loop.cc)
+    Loop    carried values of one pass, which the next one reads, and all slices of the scan outputs,
+    which
+            are joined at the end (core/providers/cpu/controlflow/loop.cc)
     Scan    the state twice, of the step before and of this one (`LoopStateVariable` in
-            core/providers/cpu/controlflow/scan_utils.h); what is scanned along another axis than the
-            first is transposed first (scan_9.cc)
+            core/providers/cpu/controlflow/scan_utils.h); inputs scanned along another axis than the first
+            are transposed first (scan_9.cc)
 
-Where a shape within a body is not known, neither is what it holds.
+Where a shape within a body is unknown, so are the body's bytes.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from planner.onnxio.names import name_nodes
 from planner.runtime.memory.workspace import workspace
 
 INNER_KEY = "pkg.planner.inner_bytes"
-"""Metadata of a node with bodies of unknown sizes: what they are taken to hold, in bytes."""
+"""Metadata key of a node whose bodies have unknown sizes: their assumed bytes."""
 
 _EXECUTOR_BYTES = 1024
-"""For the few scalars that running a body over and over takes: pass, condition."""
+"""Bytes of the few scalars that repeated runs of a body need: pass, condition."""
 
 Types = Mapping[str, ValueType]
 
 
 class OpenBodyError(ModelError):
-    """It is not known what the bodies of a node hold; `node` is its name."""
+    """The bytes of a node's bodies are unknown; `node` is the node's name."""
 
     def __init__(self, node: ir.Node) -> None:
         super().__init__(
@@ -54,13 +55,13 @@ class OpenBodyError(ModelError):
 
 
 def with_bodies(graph: TrainingGraph, model: ir.Model, types: Types) -> TrainingGraph:
-    """The graph with what its nodes' bodies hold.
+    """Return the graph with the bytes that its nodes' bodies hold.
 
     Args:
-        model: that `graph` is of; `types` those of its values.
+        model: the model of `graph`; types: types of its values.
 
     Raises:
-        OpenBodyError: of one node it is not known.
+        OpenBodyError: the bytes of a node's bodies are unknown.
     """
     nodes = {str(node.name): node for node in model.graph if has_bodies(node)}
     if not nodes:
@@ -88,10 +89,10 @@ def _known_bytes(node: ir.Node, types: Types, opset: Mapping[str, int], ir_versi
 def bytes_within(
     node: ir.Node, types: Types, opset: Mapping[str, int], ir_version: int
 ) -> int | None:
-    """The most that a node's bodies hold at once, in bytes; None where some size is not known.
+    """Return the most bytes that a node's bodies hold at once; None where a size is unknown.
 
     Args:
-        types: of what the node and its bodies read of the graph around them.
+        types: types of the outer values that the node and its bodies read.
         opset: versions of the operator sets.
     """
     most = 0
@@ -107,7 +108,8 @@ def bytes_within(
 
 
 def constant_bytes(node: ir.Node) -> int:
-    """What the constants of a node's bodies take, which no run shows: a session keeps them."""
+    """Return the bytes of the constants in a node's bodies: a session keeps them, and no run shows
+    them."""
     found = 0
     for body in bodies(node):
         for part in (body, *body.subgraphs()):
@@ -122,7 +124,7 @@ def _tensor_bytes(tensor: ir.TensorProtocol) -> int:
 
 
 def _given(node: ir.Node, body: ir.Graph, types: Types) -> list[ValueType] | None:
-    """Types of what a body is handed, input by input; None where the operator is not known."""
+    """Return the types of a body's inputs; None where the operator is unknown."""
     outer = [None if v is None or not v.name else types.get(str(v.name)) for v in node.inputs]
     if node.op_type == "If":
         return []
@@ -150,7 +152,7 @@ def _peak(
     opset: Mapping[str, int],
     ir_version: int,
 ) -> int | None:
-    """The most that a body holds beside what it reads from around it and what it makes for its node."""
+    """Return the peak of a body, without captured values and the node's outputs."""
     read = {str(v.name): types.get(str(v.name)) for v in captured(node)}
     if any(kind is None or kind.called == SEQUENCE for kind in (*read.values(), *given)):
         return None
@@ -182,7 +184,7 @@ def _peak(
 
 
 def _handed_on(node: ir.Node, body: ir.Graph) -> Sequence[ir.Value]:
-    """What a body makes for the next pass."""
+    """Return the values that a body makes for the next pass."""
     if node.op_type == "Loop":
         return body.outputs[1 : len(node.inputs) - 1]
     if node.op_type == "Scan":
@@ -191,7 +193,7 @@ def _handed_on(node: ir.Node, body: ir.Graph) -> Sequence[ir.Value]:
 
 
 def _alone(body: ir.Graph, inputs: Types, opset: Mapping[str, int], ir_version: int) -> ir.Model:
-    """A body as a model, with what it reads from around it as inputs."""
+    """Return a body as a model, with its captured values as inputs."""
     proto = ir.to_proto(body)
     own = {i.name for i in proto.initializer}
     del proto.input[:]
@@ -200,7 +202,7 @@ def _alone(body: ir.Graph, inputs: Types, opset: Mapping[str, int], ir_version: 
             value = onnx.helper.make_tensor_value_info(name, int(kind.dtype), kind.shape)
             proto.input.append(value)
     made = {name for n in proto.node for name in n.output}
-    # what is handed on as it is: no node makes it, and nothing is held for it
+    # values passed through unchanged: no node makes them, and they hold no bytes
     outputs = [v for v in proto.output if v.name in made]
     del proto.output[:]
     proto.output.extend(outputs)

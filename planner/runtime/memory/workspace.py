@@ -52,12 +52,12 @@ class Workspace:
 
     @property
     def bytes(self) -> int:
-        """All of them; they are there at once."""
+        """The bytes of all buffers, which exist at once."""
         return sum(self.before) + sum(self.after)
 
 
 def workspace(graph: TrainingGraph, *, threads: int) -> dict[OpId, Workspace]:
-    """Workspace of each operation that has any.
+    """Return the workspace of each operation that has any.
 
     Args:
         threads: intra-operator threads of the session: convolutions take a buffer per thread.
@@ -152,7 +152,7 @@ def _conv(op: Operation, inputs: list[Tensor], output: Tensor) -> Needed:
 
 
 def _gemm_threads(complexity: int, columns: int, threads: int) -> int:
-    """Threads of a convolution that is cut along its output pixels (MlasConvPrepare)."""
+    """Return the threads of a convolution that is split along its output pixels (MlasConvPrepare)."""
     used = min(complexity // _GEMM_THREAD_COMPLEXITY + 1, threads)
     stride = -(-columns // used)
     if used > 1:

@@ -1,1 +1,1 @@
-"""ONNX Runtime's graph optimizers: what they make of a file, and how a plan holds against them."""
+"""ONNX Runtime's graph optimizers: their effect on a file, and plans that withstand them."""

@@ -1,18 +1,18 @@
-"""ONNX Runtime's blocked layout of images (NCHWc): what a session of default options lays out so.
+"""ONNX Runtime's blocked layout of images (NCHWc), in sessions of default options.
 
-At its level ALL, on the CPU, ONNX Runtime stores images in blocks of channels wherever a convolution has
-constant weights, or a pool has whole blocks of channels (core/optimizer/nchwc_transformer.cc). Weights
-are laid out anew, `ReorderInput` and `ReorderOutput` stand at the borders, and the kernels are others,
-whose last bits may be others, too. How many channels make a block depends on the processor: 16 with
-AVX-512, 8 with SSE or AVX2 (core/mlas/lib/platform.cpp).
+At its level ALL, on the CPU, ONNX Runtime stores images in blocks of channels wherever a convolution
+has constant weights, or a pool has whole blocks of channels (core/optimizer/nchwc_transformer.cc). It
+lays weights out anew, puts `ReorderInput` and `ReorderOutput` at the borders, and uses other kernels,
+whose last bits may differ. The channels of a block depend on the processor: 16 with AVX-512, 8 with
+SSE or AVX2 (core/mlas/lib/platform.cpp).
 
-    a pool that gives the same bits either way    is kept in the plain layout, at no cost
+    a pool that gives the same bits either way    stays in the plain layout, at no cost
                                                   (`planner.lower.plain_pools`)
-                                                  (of zeros of both signs, which are equal, a maximum
-                                                  may be the other one; so it is with windows of NaNs
-                                                  or of nothing but negative infinities)
-    everything else                               is planned as a session lays it out: what is planned is
-                                                  the graph of the level ALL
+                                                  (of equal zeros of both signs, a maximum may return the
+                                                  other one; the same holds for windows of NaNs or of
+                                                  negative infinities alone)
+    everything else                               is planned as a session lays it out, on the graph of
+                                                  the level ALL
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _MAX_BLOCK = 64
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 
 _SAME_BITS_SINCE = 19
-"""AveragePool of this version has a kernel of its own in the plain layout, which adds as the blocked one
-does (core/providers/cpu/nn/pool.cc); older ones go through MLAS, which adds in another order."""
+"""The version since which AveragePool has its own kernel in the plain layout, which adds in the order
+of the blocked one (core/providers/cpu/nn/pool.cc); older ones use MLAS, which adds in another order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a session of default options lays out anew.
+    """The part of a model that a session of default options stores in blocks.
 
     Attributes:
-        nodes: names of the plain nodes.
-        same_bits: all of them are pools whose numbers are the same bits in either layout, and none is in
+        nodes: names of these nodes in the plain graph.
+        same_bits: whether all of them are pools with the same bits in either layout, none of them in
             another node's body.
-        has_weights: weights are among what is laid out.
-        has_more: the level ALL does more to the graph: it takes a sum into the convolution before it
-            (core/optimizer/conv_add_act_fusion.cc), say.
+        has_weights: whether weights are laid out anew.
+        has_more: whether the level ALL changes the graph in other ways: it fuses a sum into the
+            convolution before it (core/optimizer/conv_add_act_fusion.cc), say.
     """
 
     nodes: tuple[str, ...] = ()
@@ -62,16 +62,17 @@ class Layout:
 
 
 def blocked_nodes(model: ir.Model, original: ir.Model) -> list[ir.Node]:
-    """Nodes of the blocked layout that the level ALL added to an original, bodies of nodes included."""
+    """Return the nodes of the blocked layout that the level ALL added to an original, bodies
+    included."""
     known = {str(node.name) for node in original.graph.all_nodes() if node.domain == DOMAIN}
     return [n for n in model.graph.all_nodes() if n.domain == DOMAIN and n.name not in known]
 
 
 def layout_of(original: ir.Model, plain: ir.Model, session: ir.Model) -> Layout:
-    """What ONNX Runtime's level ALL lays out in blocks, of the nodes of a model.
+    """Return the part of a model that ONNX Runtime's level ALL stores in blocks.
 
     Args:
-        plain: `original` as the level EXTENDED leaves it; `session` as ALL does.
+        plain: `original` as the level EXTENDED leaves it; session: as ALL leaves it.
     """
     graph = plain.graph
     fixed = {
@@ -100,19 +101,20 @@ def layout_of(original: ir.Model, plain: ir.Model, session: ir.Model) -> Layout:
 
 
 def _operators(nodes: Iterable[ir.Node]) -> Counter[tuple[str, str]]:
-    """How many nodes of each operator there are, those apart that may be laid out."""
+    """Count the nodes of each operator, without the pools that may be laid out."""
     return Counter((n.domain, n.op_type) for n in nodes if n.op_type not in _POOLS)
 
 
 def holds_blocked_weights(model: ir.Model) -> bool:
-    """Whether a model has weights that are laid out for one kind of processor."""
+    """Tell whether a model has weights in the layout of one kind of processor."""
     nodes = model.graph.all_nodes()
     return any(node.domain == DOMAIN and node.op_type == "Conv" for node in nodes)
 
 
 @functools.cache
 def block_channels() -> int:
-    """Channels in a block on this machine's processor; 0 where ONNX Runtime has no such layout there."""
+    """Return the channels of a block on this machine's processor; 0 where ONNX Runtime has no such
+    layout."""
     block = 1
     while block < _MAX_BLOCK:
         block *= 2
@@ -138,7 +140,7 @@ def check_block(props: Mapping[str, str], where: str) -> None:
 
 
 def _may_be_laid_out(node: ir.Node, fixed: Set[str]) -> bool:
-    """Whether a node is a pool, or a convolution with one of these initializers for weights."""
+    """Tell whether a node is a pool, or a convolution whose weights are one of these initializers."""
     if node.domain == DOMAIN:
         return False
     weights = node.inputs[1] if len(node.inputs) > 1 else None
@@ -147,8 +149,10 @@ def _may_be_laid_out(node: ir.Node, fixed: Set[str]) -> bool:
 
 
 def _has_same_bits(node: ir.Node, opset: int) -> bool:
-    """Whether a pool gives the same bits in either layout: a maximum always, an average where both
-    kernels add in one order."""
+    """Tell whether a pool gives the same bits in either layout.
+
+    A maximum always does, an average where both kernels add in one order.
+    """
     if node.op_type == "MaxPool":
         return True
     auto = node.attributes.get("auto_pad")
@@ -161,7 +165,7 @@ def _has_same_bits(node: ir.Node, opset: int) -> bool:
 
 
 def _is_laid_out(channels: int) -> bool:
-    """Whether a pool of so many channels is laid out in blocks."""
+    """Tell whether a pool of so many channels is laid out in blocks."""
     import onnxruntime as ort
 
     image = [1, channels, 2, 2]

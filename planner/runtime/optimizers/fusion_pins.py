@@ -1,11 +1,11 @@
 """Make a rewritten model proof against ONNX Runtime's optimizers.
 
-The plan is made on a graph that is already optimized, but a recomputed chain can open a fusion that
-the original did not allow (an intermediate that the backward pass reads has one reader fewer in the
-copy). A fusion would change both the numbers and the order. So the rewritten model is put through
-the optimizers once more; wherever a node was taken, its output gets a second reader (an anchor),
-which no fusion accepts, and the node a unique attribute, which no merge of equal nodes accepts (the
-new file order can allow one that the old did not), until nothing changes.
+The plan is made on an optimized graph, but a recomputed chain can allow a fusion that the original
+did not: an intermediate value that the backward pass reads has one reader fewer in the copy. A fusion
+would change both the numbers and the order. Therefore the rewritten model goes through the optimizers
+once more. Wherever they took a node, its output gets a second reader (an anchor), which no fusion
+accepts, and the node gets a unique attribute, which no merge of equal nodes accepts (the new file
+order can allow a merge that the old one did not). This repeats until nothing changes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ACTIVATIONS = frozenset(
         "ThresholdedRelu",
     }
 )
-"""What ONNX Runtime fuses with a product."""
+"""Activations that ONNX Runtime fuses with a product."""
 
 
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -57,8 +57,8 @@ class TakenError(ModelError):
     """The optimizers take nodes however they are pinned.
 
     Attributes:
-        copied: values of the original model of which these nodes make copies.
-        nodes: their names, in the rewritten model.
+        copied: values of the original model that these nodes recompute.
+        nodes: the nodes' names, in the rewritten model.
     """
 
     def __init__(self, message: str, copied: frozenset[str], nodes: frozenset[str]) -> None:
@@ -89,19 +89,19 @@ def pinned(
     enabled: bool,
     targets: Sequence[Target] = (HOST,),
 ) -> T:
-    """What is read of a model once it is lowered with so many pinned values that the optimizers leave
-    every node alone.
+    """Lower a model with enough pinned values that the optimizers leave every node alone; return what
+    `read` makes of it.
 
     Args:
         lower: makes the rewritten model for a set of pinned values.
-        read: told of each rewritten model while the optimizers are asked in a thread, and must not change
-            it. What it gives, or raises, counts of the last one.
-        enabled: False where the model was not optimized before: then the original's own nodes
-            would be fused as well, and nothing can be told.
-        targets: whose optimizers are asked, each of them.
+        read: called with each rewritten model while the optimizers run in a thread; must not change
+            it. Only its result or exception for the last model counts.
+        enabled: False where the model was not optimized before: the optimizers would then fuse the
+            original's own nodes as well, and the check could not tell.
+        targets: the targets whose optimizers must all leave the nodes alone.
 
     Raises:
-        TakenError: a node keeps being taken, by name.
+        TakenError: a node is taken however it is pinned; the message names it.
         ModelError: the rewritten model does not load, or gets nodes that nobody planned.
     """
     pins: frozenset[str] = frozenset()
@@ -118,7 +118,7 @@ def pinned(
             survivors = asked.result()
         except ModelError:
             more = pins | _before_activations(rewritten.model)
-            # a fusion may name what it makes as one of the original did (matmul_add_fusion.cc)
+            # a fusion may give its node a name that one of the original has (matmul_add_fusion.cc)
             more = more if more != pins else pins | rewritten.like.keys()
             if more == pins:
                 raise
@@ -143,11 +143,12 @@ def _more_pins(
     taken: list[ir.Node],
     added: Sequence[str],
 ) -> frozenset[str]:
-    """The pins, and more of what was taken, or of what is around nodes that nobody planned."""
+    """Return the pins, with the values of taken nodes added, or those around nodes that nobody
+    planned."""
     if not taken:
         return pins | _around(rewritten.model, added)
     more = pins | {str(v.name) for node in taken for v in node.outputs if v.name}
-    return more if more != pins else pins | _made_for(taken)  # a sum, into the convolution it reads
+    return more if more != pins else pins | _made_for(taken)  # a sum, fused into a convolution
 
 
 def _taken_error(rewritten: Rewritten, taken: Sequence[ir.Node], loaded: LoadedModel) -> TakenError:
@@ -165,7 +166,7 @@ def _taken_error(rewritten: Rewritten, taken: Sequence[ir.Node], loaded: LoadedM
 
 
 def _done(read: Callable[[Rewritten], T], rewritten: Rewritten) -> Future[T]:
-    """What a call gives or raises, kept until it is known whether that counts."""
+    """Return a call's result or exception as a future, until it is known whether it counts."""
     found: Future[T] = Future()
     try:
         found.set_result(read(rewritten))
@@ -175,22 +176,25 @@ def _done(read: Callable[[Rewritten], T], rewritten: Rewritten) -> Future[T]:
 
 
 def _survivors(model: ir.Model, targets: Sequence[Target]) -> set[str]:
-    """Names of the nodes that the optimizers of all targets leave or make."""
+    """Return the names of the nodes that the optimizers of all targets leave or make."""
     return set.intersection(*(_optimized_nodes(model, target) for target in targets))
 
 
 def _added(model: ir.Model, after: set[str], targets: Sequence[Target]) -> list[str]:
-    """Nodes of the optimizers' own, copies between memories apart."""
+    """Return the names of nodes that the optimizers added, without copies between memories."""
     if any(target.own_memory for target in targets):
         return []
     return sorted(after - {str(node.name) for node in model.graph})
 
 
 def _around(model: ir.Model, added: Sequence[str]) -> set[str]:
-    """Values that added nodes are named for, and what their producers read: pinned, they leave no room
-    for a pair of quantizers before or behind a value (core/optimizer/qdq_transformer/qdq_propagation.cc).
-    Where they are named for none, values around all quantizers: a transpose that moves past one takes
-    it along (core/optimizer/transpose_optimization/onnx_transpose_optimization.cc).
+    """Return the values to pin around nodes that the optimizers added.
+
+    These are values whose name an added node's name begins with, and their producers' inputs: pinned,
+    they leave no room for a pair of quantizers next to a value
+    (core/optimizer/qdq_transformer/qdq_propagation.cc). Where no name matches, they are the values
+    around all quantizers: a transpose that moves past one takes it along
+    (core/optimizer/transpose_optimization/onnx_transpose_optimization.cc).
     """
     named = [
         node
@@ -210,16 +214,16 @@ def _refuse(added: Sequence[str], loaded: LoadedModel) -> NoReturn:
 
 
 def _made_for(nodes: list[ir.Node]) -> set[str]:
-    """Values that these nodes alone read."""
+    """Return the values that only these nodes read."""
     values = {value for node in nodes for value in node.inputs if value is not None}
     return {str(v.name) for v in values if v.producer() is not None and len(v.uses()) == 1}
 
 
 def _before_activations(model: ir.Model) -> frozenset[str]:
-    """Values that a fusion of a product with its activation would take in, of nodes that were added.
+    """Return the outputs of added nodes that ONNX Runtime would fuse with the activation after them.
 
-    Such a fusion copies the activation's attributes, the unique one among them, to a FusedGemm that
-    knows no such attribute (gemm_activation_fusion.cc), and the session does not load.
+    Such a fusion copies the activation's attributes, the unique one included, to a FusedGemm, which does
+    not know it (gemm_activation_fusion.cc), and the session does not load.
     """
     return frozenset(
         str(value.name)
@@ -231,7 +235,7 @@ def _before_activations(model: ir.Model) -> frozenset[str]:
 
 
 def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
-    """Names of the nodes that are left after ONNX Runtime's full set of optimizations."""
+    """Return the names of the nodes that remain after ONNX Runtime's full set of optimizations."""
     import onnxruntime as ort
 
     light = without_large_initializers(model)
@@ -258,6 +262,6 @@ def _optimized_nodes(model: ir.Model, target: Target) -> set[str]:
 
 
 def _names_in(path: Path) -> set[str]:
-    """Names of a file's nodes. The rest of it is not looked at."""
+    """Return the names of a file's nodes, without checking the file."""
     proto = onnx.load(path, format="protobuf", load_external_data=False)
     return {node.name for node in proto.graph.node}

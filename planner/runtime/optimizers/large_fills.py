@@ -1,10 +1,10 @@
-"""Large constants that a graph makes of one element, kept away from ONNX Runtime's constant folding.
+"""Keep large constants of one repeated element away from ONNX Runtime's constant folding.
 
-The zeros that the gradient of an embedding is scattered into are as large as the embedding. ONNX Runtime
-folds the `ConstantOfShape` that makes them, in memory, and writes the result into the optimized model,
-where 2 GiB are too much for a protobuf. Its optimizers are shown a graph input in the place of such a
-node, and the constant is put back as what folding would have left: an initializer, here of one element in
-memory.
+The zeros into which an embedding's gradient is scattered are as large as the embedding. ONNX Runtime
+folds the `ConstantOfShape` that makes them, in memory, and writes the result into the optimized
+model, where 2 GiB are too much for a protobuf. Its optimizers therefore see a graph input in place of
+such a node. Afterwards the constant is put back as folding would have left it: an initializer, here
+with one element in memory.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 import onnx_ir as ir
 
 LARGE_BYTES = 128 << 20
-"""Fills that take less are folded by ONNX Runtime itself."""
+"""The least bytes of a large fill; ONNX Runtime folds smaller ones itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
-    """A constant of one element throughout; where several nodes make it, ONNX Runtime keeps one.
+    """A constant of one repeated element; where several nodes make it, ONNX Runtime keeps one.
 
     Attributes:
-        names: of the values that nodes make so; it goes by the first.
+        names: names of the values that are this constant; the first is its own.
     """
 
     names: tuple[str, ...]
@@ -33,17 +33,18 @@ class Fill:
 
     @property
     def name(self) -> str:
-        """Of the constant."""
+        """The name of the constant."""
         return self.names[0]
 
     @property
     def tensor(self) -> ir.Tensor:
-        """The constant, in the memory of its element."""
+        """The constant, with only its element in memory."""
         return ir.Tensor(np.broadcast_to(self.element.reshape(()), self.shape), name=self.name)
 
 
 def large_fills(model: ir.Model) -> tuple[Fill, ...]:
-    """What large `ConstantOfShape` nodes of constant shapes make, graph outputs aside."""
+    """Return the constants of large `ConstantOfShape` nodes with constant shapes, without graph
+    outputs."""
     outputs = set(model.graph.outputs)
     found: dict[tuple[tuple[int, ...], str, bytes], list[str]] = {}
     for node in model.graph:
@@ -65,7 +66,7 @@ def large_fills(model: ir.Model) -> tuple[Fill, ...]:
 
 
 def without_fills(model: ir.Model, fills: tuple[Fill, ...]) -> ir.Model:
-    """A clone in which graph inputs stand for the fills."""
+    """Return a clone with graph inputs in place of the fills."""
     clone = model.clone()
     made = {str(v.name): v for node in clone.graph for v in node.outputs}
     for fill in fills:
@@ -85,7 +86,7 @@ def without_fills(model: ir.Model, fills: tuple[Fill, ...]) -> ir.Model:
 
 
 def with_fills(model: ir.Model, fills: tuple[Fill, ...]) -> None:
-    """Put the fills back into what the optimizers made of `without_fills`: as initializers."""
+    """Put the fills back into an optimized `without_fills` model, as initializers."""
     known = {fill.name: fill for fill in fills}
     for value in [v for v in model.graph.inputs if v.name in known]:
         model.graph.inputs.remove(value)

@@ -1,10 +1,10 @@
-"""Let ONNX Runtime optimize a model first, so that the plan is made for the graph that will run.
+"""Let ONNX Runtime optimize a model first: the plan is then made for the graph that will run.
 
-ONNX Runtime fuses and folds nodes when it loads a model. A plan made on the graph before that would
-be undone. So the model is optimized once, written out (`SessionOptions.optimized_model_filepath`),
-and planned as it then stands: loading that file again, at any optimization level, changes nothing
-more. Everything that ONNX Runtime adds to the file and that is not the graph (operator sets that no
-node uses, its own metadata, copies of initializers) is put back as it was.
+ONNX Runtime fuses and folds nodes when it loads a model, which would undo a plan made on the graph
+before. Therefore the model is optimized once, written out
+(`SessionOptions.optimized_model_filepath`), and planned in that form: loading that file again, at any
+optimization level, changes nothing more. Additions of ONNX Runtime outside of the graph (operator
+sets that no node uses, its own metadata, copies of initializers) are replaced by the original's.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from planner.targets import HOST, Target
 MAX_PASSES = 10
 
 LARGE_FILES_BYTES = 1 << 30
-"""Initializers in files that take more are neither loaded nor copied."""
+"""Above this size, initializers in external files are neither loaded nor copied."""
 
 Written = Callable[[], Path]
-"""Gives a file that a session has written, once it has."""
+"""Waits for a file that a session writes, and returns its path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalized:
-    """A model as a target's optimizers leave it, and where its nodes run there.
+    """A model as a target's optimizers leave it, with the placement of its nodes.
 
     Attributes:
-        placement: None where there is one memory.
-        first: what the first pass leaves, where later ones change more: what a session of the file
-            runs, in one memory.
-        renamed: names of ONNX Runtime's own copies in `model`, by what a session calls them.
-        executed: the first output of each node of the first pass, as ONNX Runtime writes them: in the
-            order in which a session of the file runs them, as a rule (core/graph/graph.cc,
-            `ToGraphProto`; not around nodes with bodies).
-        confirmed: waits for the passes after the first, and gives what they leave; None where that is
-            this. None itself where all have been made.
+        placement: the nodes' placement; None with a single memory.
+        first: the model after the first pass, which a session of the file runs, where later passes change
+            it further; only with a single memory.
+        renamed: names of ONNX Runtime's own copies in `model`, by their names in a session.
+        executed: the first output of each node of the first pass, in ONNX Runtime's file order: usually
+            the order in which a session of the file runs them (core/graph/graph.cc, `ToGraphProto`; not
+            around nodes with bodies).
+        confirmed: waits for the passes after the first, and returns their result, or None where it equals
+            this one. None itself where all passes are done.
     """
 
     model: ir.Model
@@ -73,7 +73,8 @@ class Normalized:
 
 
 def normalize(loaded: LoadedModel, *, passes: int = MAX_PASSES) -> ir.Model:
-    """The model as a default session's optimizations leave it for the CPU: see `normalize_for`."""
+    """Return the model as a default session's optimizations leave it for the CPU; see
+    `normalize_for`."""
     return normalize_for(loaded, HOST, passes=passes).model
 
 
@@ -85,24 +86,24 @@ def normalize_for(
     passes: int = MAX_PASSES,
     written: Sequence[Written] = (),
 ) -> Normalized:
-    """The model as ONNX Runtime's optimizations leave it for a target.
+    """Return the model as ONNX Runtime's optimizations leave it for a target.
 
-    Optimized again until nothing changes: one pass is not always a fixed point (a merge of equal
-    nodes can make others equal). Initializers that survive keep their original tensors, by
-    reference; nodes get unique names.
+    Passes repeat until nothing changes: one pass is not always a fixed point (a merge of equal nodes can
+    make others equal). Initializers that survive keep their original tensors, by reference; nodes get
+    unique names.
 
     Args:
-        target: for which the graph is optimized.
-        level: of the optimizations: "all" as in a default session; "extended" leaves images in the
-            plain layout; "disabled" leaves the graph as it is but for what every session does: constants
-            become initializers, casts go where there is no kernel for a type, each reader of a
-            DequantizeLinear gets its own, and there are copies between memories.
-        passes: at most so many; one is enough where nothing will be rewritten.
-        written: give files of the graph after the first passes, where sessions of this level have
-            written them. For one memory.
+        target: the target for which the graph is optimized.
+        level: level of the optimizations: "all" as in a default session; "extended" leaves images in the
+            plain layout; "disabled" makes only the changes of every session: constants become
+            initializers, casts surround nodes without a kernel for a type, each reader of a
+            DequantizeLinear gets its own, and copies are added between memories.
+        passes: the most passes; one is enough where nothing will be rewritten.
+        written: files of the graph after the first passes, where sessions of this level have written
+            them; only with a single memory.
 
     Raises:
-        UsageError: the target's device is not here.
+        UsageError: the target's device is not available.
         ModelError: ONNX Runtime cannot load the model, with its reason.
     """
     placed: dict[str, bool] = {}
@@ -130,7 +131,7 @@ def normalize_for(
                 break
             source, before = output, after
         if target.own_memory and not _names(model) <= placed.keys():
-            # fusions come after placement: what they made is placed when the file is read again
+            # fusions come after placement: their nodes are placed when the file is read again
             placed |= optimize(target, output, folder / "placed.onnx", level="disabled")
         for made in (model, first) if _is_another(first, model) else (model,):
             _put_back(made, loaded, fills)
@@ -140,7 +141,7 @@ def normalize_for(
 
 
 def _of_device(model: ir.Model, target: Target, placed: Mapping[str, bool]) -> Normalized:
-    """The model, its nodes placed.
+    """Return the model with its nodes placed.
 
     Args:
         placed: whether a node runs on the device, by name.
@@ -152,7 +153,7 @@ def _of_device(model: ir.Model, target: Target, placed: Mapping[str, bool]) -> N
 
 
 def _put_back(made: ir.Model, loaded: LoadedModel, fills: tuple[Fill, ...]) -> None:
-    """Put back what `_source` left out, and the original's tensors."""
+    """Put back the parts that `_source` left out, and the original's tensors."""
     if is_of_large_files(loaded):
         _list_initializers(made, loaded.model)
     with_fills(made, fills)
@@ -160,8 +161,10 @@ def _put_back(made: ir.Model, loaded: LoadedModel, fills: tuple[Fill, ...]) -> N
 
 
 def _source(loaded: LoadedModel, level: Level, folder: Path) -> tuple[Path, tuple[Fill, ...]]:
-    """(the file that is optimized: the model's own, or without what would make it large; the fills that
-    are left out)."""
+    """Return (the file to optimize, the fills that were left out of it).
+
+    The file is the model's own, or a copy without its large parts.
+    """
     source = loaded.path
     fills = () if level == "disabled" or loaded.has_external_data else large_fills(loaded.model)
     if is_of_large_files(loaded):
@@ -176,8 +179,10 @@ def _source(loaded: LoadedModel, level: Level, folder: Path) -> tuple[Path, tupl
 def _read_pass(
     loaded: LoadedModel, target: Target, level: Level, output: Path, kept: Path
 ) -> tuple[ir.Model, Path]:
-    """(the model that a pass wrote to `output`, as it is planned; its file, which is `kept` where it had
-    to be changed)."""
+    """Return (the model that a pass wrote to `output`, its file).
+
+    The file is `kept` where the model had to be changed.
+    """
     model = read_model(output)
     if level == "all":
         settle(model, loaded.model)
@@ -185,12 +190,12 @@ def _read_pass(
         output = kept
         ir.save(model, output)
     if target.own_memory and name_nodes(model):
-        ir.save(model, output)  # where a node runs is asked by its name
+        ir.save(model, output)  # a node's placement is looked up by its name
     return model, output
 
 
 def _of_one_memory(model: ir.Model, first: ir.Model) -> Normalized:
-    """The model that all passes left, and what the first did."""
+    """Return the result of all passes, and that of the first."""
     executed = tuple(next(str(v.name) for v in n.outputs if v.name) for n in first.graph)
     name_nodes(model)
     if not _is_another(first, model):
@@ -200,15 +205,15 @@ def _of_one_memory(model: ir.Model, first: ir.Model) -> Normalized:
 
 
 def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
-    """What the first pass of a default session's optimizations leaves for the CPU, while others are made
-    in a thread (ONNX Runtime lets go of the interpreter meanwhile).
+    """Return the result of the first pass of a default session's optimizations for the CPU, while a
+    thread makes the others (ONNX Runtime releases the interpreter's lock meanwhile).
 
     Args:
-        loaded: without data apart, and without large fills; see `may_go_ahead`.
+        loaded: a model without external data and large fills; see `may_go_ahead`.
         written: the file of the first pass.
 
     Raises:
-        ModelError: as for `normalize_for`, here or where the result's `confirmed` is asked.
+        ModelError: see `normalize_for`; raised here or by the result's `confirmed`.
     """
 
     def others() -> Normalized | None:
@@ -230,11 +235,11 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
 
 
 def fused_beside(loaded: LoadedModel, model: ir.Model) -> Normalized:
-    """What the level ALL leaves for the CPU of a model that was made of a file.
+    """Return a model that was made from a file, as the level ALL leaves it for the CPU.
 
     Args:
-        loaded: the file, without data apart.
-        model: of which the session would be.
+        loaded: the file, without external data.
+        model: the model to optimize.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
@@ -247,9 +252,11 @@ def fused_beside(loaded: LoadedModel, model: ir.Model) -> Normalized:
 
 
 def _sort_as(model: ir.Model, file: ir.Model) -> None:
-    """Put the nodes in the order of the file's, as far as that goes: of two convolutions that are added,
-    the one that comes first takes the sum in (core/optimizer/conv_add_act_fusion.cc), and the other way
-    round last bits differ."""
+    """Sort the nodes in the file's order, as far as possible.
+
+    Of two convolutions that are added, the sum is fused into the first
+    (core/optimizer/conv_add_act_fusion.cc); another order changes last bits.
+    """
     place = {value.name: i for i, node in enumerate(file.graph) for value in node.outputs}
     nodes = list(model.graph)
     graph = nx.DiGraph()
@@ -258,7 +265,7 @@ def _sort_as(model: ir.Model, file: ir.Model) -> None:
     for i, node in enumerate(nodes):
         graph.add_edges_from((made[value], i) for value in reads(node) if value in made)
 
-    def key(i: int) -> int:  # what the file does not have comes as soon as it can
+    def key(i: int) -> int:  # new nodes come as early as they can
         return min((place.get(value.name, -1) for value in nodes[i].outputs), default=-1)
 
     order = list(nx.lexicographical_topological_sort(graph, key))
@@ -267,18 +274,18 @@ def _sort_as(model: ir.Model, file: ir.Model) -> None:
 
 
 def may_go_ahead(loaded: LoadedModel, target: Target) -> bool:
-    """Whether `normalize_ahead` is for this model and target."""
+    """Tell whether `normalize_ahead` can be used for this model and target."""
     is_apart = loaded.has_external_data or large_fills(loaded.model)
     return target.is_host and not is_apart
 
 
 def added_nodes(before: ir.Model, after: ir.Model) -> list[str]:
-    """Names of the nodes that are not in an earlier pass's result, or are of another operator there."""
+    """Return the names of nodes that an earlier pass's result lacks, or has with another operator."""
     return [name for _, _, name in _node_keys(after) - _node_keys(before)]
 
 
 def _names(model: ir.Model) -> set[str]:
-    """Names of the nodes that are no copies."""
+    """Return the names of the nodes that are no copies."""
     return {str(node.name) for node in model.graph if node.op_type not in COPIES}
 
 
@@ -297,7 +304,7 @@ def optimize_file(source: Path, target: Path, *, external: bool, level: Level) -
     """Write a model as ONNX Runtime's optimizers of a level leave it for the CPU.
 
     Args:
-        external: initializers of 1 KiB and more go to a file beside it.
+        external: whether initializers of 1 KiB and more go to a file beside it.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
@@ -320,8 +327,11 @@ def optimize_file(source: Path, target: Path, *, external: bool, level: Level) -
 
 
 def _is_same(before: ir.TensorProtocol | None, after: ir.TensorProtocol | None) -> bool:
-    """Whether an initializer is unchanged: an optimizer may permute one under its own name
-    (core/optimizer/transpose_optimization), and the old value is then wrong for the new graph."""
+    """Tell whether an initializer is unchanged.
+
+    An optimizer may permute one under its own name (core/optimizer/transpose_optimization), and the
+    old value is then wrong for the new graph.
+    """
     if before is None or after is None:
         return False
     if before is after:
@@ -338,16 +348,18 @@ def _bits(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
 
 
 def is_of_large_files(loaded: LoadedModel) -> bool:
-    """Whether a model's initializers are read by ONNX Runtime alone, in the sessions that run it: so much
-    of them lies in files that copies of it would be a burden. The optimizers are shown the graph without
-    them, and the initializers are listed as graph inputs, too: a session then folds none of them."""
+    """Tell whether too much of a model's initializers lies in external files to be copied.
+
+    Only the sessions that run the model read them. The optimizers see the graph without them, with
+    the initializers listed as graph inputs too: a session then folds none of them.
+    """
     values = loaded.model.graph.initializers.values()
     tensors = [v.const_value for v in values if isinstance(v.const_value, ir.ExternalTensor)]
     return sum(tensor.nbytes for tensor in tensors) > LARGE_FILES_BYTES
 
 
 def _list_initializers(model: ir.Model, original: ir.Model) -> None:
-    """Make initializers, listed as inputs, of those inputs that stand for one."""
+    """Turn inputs that stand for an initializer back into initializers that are listed as inputs."""
     for value in model.graph.inputs:
         source = original.graph.initializers.get(str(value.name))
         if source is not None:
@@ -356,10 +368,10 @@ def _list_initializers(model: ir.Model, original: ir.Model) -> None:
 
 
 def _restore(model: ir.Model, original: ir.Model) -> None:
-    """Put back what is not the graph, and load what only lives in a temporary file."""
+    """Restore everything outside of the graph, and load tensors that lie only in a temporary file."""
     known = {v.name for v in original.graph.inputs}
     for value in list(model.graph.inputs):
-        # a constant that it has folded: files of before IR version 4 list all of them
+        # a constant that was folded: files before IR version 4 list all of them as inputs
         if value.name not in known and value.const_value is None and not value.uses():
             model.graph.inputs.remove(value)
     for side in ("inputs", "outputs"):
@@ -370,7 +382,7 @@ def _restore(model: ir.Model, original: ir.Model) -> None:
             raise ModelError(
                 f"ONNX Runtime's optimizers changed the graph {side}; use --no-ort-optimize"
             )
-        # it writes what it infers; the file keeps what its author declared
+        # ONNX Runtime writes inferred shapes; the file keeps the declared ones
         values = [v for v in getattr(model.graph, side) if v.name not in mine]
         for known, value in zip(getattr(original.graph, side), values, strict=True):
             value.shape, value.type = known.shape, known.type

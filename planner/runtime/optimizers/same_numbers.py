@@ -1,21 +1,21 @@
-"""What ONNX Runtime's optimizers handed back, compared with the file it was made of.
+"""Compare the graph that ONNX Runtime's optimizers return with the file that it was made from.
 
-A plan is made on the graph that the optimizers leave (`planner.runtime.optimizers.normalize`). Where
-the rewritten model is verified, its numbers are compared with the original's anyway. Where it is not,
-this is done in
-its place, on one run of each:
+A plan is made on the optimized graph (`planner.runtime.optimizers.normalize`). Verification of the
+rewritten model compares its numbers with the original's anyway. Without verification, this module
+compares one run of each instead:
 
-    the graph, as it is         against a session of the file at the level that made the graph: bit for
-                                bit, or at least within the tolerance
-    the graph, as it is         against a session of the file without any optimization: fusions change
-                                last bits, so within the tolerance
+    the graph, as it is         with a session of the file at the level that made the graph: bit for bit,
+                                or at least within the tolerance
+    the graph, as it is         with a session of the file without any optimization: fusions change last
+                                bits, and the tolerance applies
 
-The first is about planner, which reads the graph and puts initializers back: where it does not hold,
-nothing may be written. The second is about ONNX Runtime itself: any session of the file has the same
-numbers, so that it is said and no more.
+The first comparison checks planner, which reads the graph and puts initializers back: where it fails,
+nothing may be written. The second checks ONNX Runtime itself: any session of the file has the same
+numbers, and a difference is only reported.
 
-A model that cannot be run here is compared by what is in it, and that is said. So is one whose steps are
-long where no run is wanted at all (`--no-calibrate`). Where they are long, the second is left out.
+A model that cannot run here is compared by its content, and the outcome says that. So is a model with
+long steps where the user wants no run at all (`--no-calibrate`). Where steps are long, the second
+comparison is left out.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ Array = npt.NDArray[Any]
 
 _MAX_THREADS = 8
 _TIMES_PEAK = 4
-"""A session may hold so many times the live peak: arenas, packed weights, what is kept to compare."""
+"""The most bytes of a session, in live peaks: arenas, packed weights, results kept for the
+comparison."""
 
 _TIME_LIMIT_S = 120.0
 
 _LONG_US = 1e6
-"""A step that takes longer is worth waiting for only once for each file."""
+"""The step time from which on a step counts as long, and runs once for each file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizedFile:
-    """The file, and what the optimizers made of it.
+    """A file, and the graph that the optimizers made from it.
 
     Attributes:
         original: the checked model of the file at `path`.
         model: the graph that is planned.
-        graph: its analysis; `order` that in which it is run here, `peak_bytes` its live peak.
-        level: of the optimizations that made it.
-        step_us: what a step is thought to take.
-        no_runs: no run is wanted that takes long.
+        graph: its analysis; order: the order in which it runs here; peak_bytes: its live peak.
+        level: level of the optimizations that made it.
+        step_us: predicted time of a step, in microseconds.
+        no_runs: whether long runs are unwanted.
     """
 
     path: Path
@@ -92,14 +93,14 @@ def same_numbers(
     seed: int = 0,
     free_bytes: int | None = None,
 ) -> str:
-    """Compare, and say in one sentence what was compared and how.
+    """Compare, and return one sentence on what was compared and how.
 
     Args:
-        make_feeds: gives inputs for a run; asked only where there is one.
-        free_bytes: memory that a run may take; None takes what the system has.
+        make_feeds: makes inputs; called only for a run.
+        free_bytes: memory that a run may take; None for all that the system has free.
 
     Raises:
-        VerificationError: the graph computes something else than the file.
+        VerificationError: the graph computes other numbers than the file.
     """
     free = available_bytes() if free_bytes is None else free_bytes
     if free is not None and _TIMES_PEAK * subject.peak_bytes > free:
@@ -145,8 +146,10 @@ def _without_optimizations(
     ours: Mapping[str, Array],
     seed: int,
 ) -> str:
-    """How far the graph is from the file without any optimization, as the rest of a sentence; nothing
-    where a step takes long."""
+    """Compare the graph with the file without any optimization; return the rest of a sentence.
+
+    Return "" where a step takes long.
+    """
     if subject.is_long:
         return ""
     random = drawn_outputs(subject.graph, SHARED_GENERATOR)
@@ -169,7 +172,7 @@ def _tolerance() -> str:
 
 
 def _in_order(subject: OptimizedFile) -> bytes:
-    """The graph as a file whose nodes stand in the order in which they are to run."""
+    """Return the graph as a serialized file with its nodes in the order of execution."""
     proto = ir.to_proto(subject.model)
     place = {subject.graph.operations[op].name: i for i, op in enumerate(subject.order)}
     nodes = sorted(proto.graph.node, key=lambda node: place[node.name])
@@ -187,7 +190,7 @@ def _run(
     *,
     order: Order = "default",
 ) -> dict[str, Array]:
-    """Outputs of one run, and the inputs that it wrote over."""
+    """Return the outputs of one run, and the inputs that it wrote over."""
     racing = any(op.effect is Effect.ANY_ORDER for op in subject.graph.operations)
     threads = 1 if racing else min(_MAX_THREADS, os.cpu_count() or 1)
     written = written_inputs(subject.graph)
@@ -200,7 +203,7 @@ def _run(
 
 
 def _unrun(subject: OptimizedFile, why: str) -> str:
-    """What can be said of a model without running it."""
+    """Return a comparison of the models' contents, without a run."""
     nodes = list(subject.model.graph)
     original = {_key(node) for node in subject.original.graph}
     kept = sum(_key(node) in original for node in nodes)
@@ -216,7 +219,7 @@ def _unrun(subject: OptimizedFile, why: str) -> str:
 
 
 def _key(node: ir.Node) -> tuple[object, ...]:
-    """What a node is: equal for two nodes that compute the same from the same names."""
+    """Return a key that is equal for two nodes that compute the same from the same names."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     attributes = sorted((name, _text(a)) for name, a in node.attributes.items())
     return domain, node.op_type, _names(node.inputs), _names(node.outputs), tuple(attributes)

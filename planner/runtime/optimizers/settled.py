@@ -1,4 +1,4 @@
-"""A graph with blocked images (NCHWc) that is the same each time ONNX Runtime writes it."""
+"""Make a graph with blocked images (NCHWc) the same each time ONNX Runtime writes it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ _OUTPUT = "ReorderOutput"
 
 
 def settle(model: ir.Model, source: ir.Model) -> None:
-    """Give the nodes that lay images out again names, and all nodes an order, that depend on the model
-    alone.
+    """Give ReorderOutput nodes names, and all nodes an order, that depend on the model alone.
 
     ONNX Runtime adds the ReorderOutput nodes in the order of a map from pointers (`Finalize` in
     core/optimizer/nchwc_transformer.cc): their names, and with them the order in which a session runs
-    nodes, may be others the next time. Each is called by what it puts out, and nodes stand in the order
-    in which `source` has them.
+    nodes, may differ each time. Each gets a name from its output, and nodes follow the order of
+    `source`.
 
     Args:
-        model: as the level ALL leaves `source`; changed in place.
+        model: `source` as the level ALL leaves it; changed in place.
     """
     graphs = (model.graph, *model.graph.subgraphs())
     added = [n for graph in graphs for n in graph if n.domain == DOMAIN and n.op_type == _OUTPUT]
@@ -42,7 +41,8 @@ def settle(model: ir.Model, source: ir.Model) -> None:
 
 
 def _put_in_order(graph: ir.Graph, place: Mapping[str, int]) -> None:
-    """Nodes stand as what they make does in the source, new ones right behind what they read."""
+    """Sort nodes by the place of their outputs in the source; new nodes follow directly after their
+    inputs."""
     plain = {n.inputs[0]: str(n.outputs[0].name) for n in graph if n.op_type == _OUTPUT}
     keys: dict[ir.Node, tuple[int, int, str]] = {}
     for node in graph:
@@ -60,7 +60,8 @@ def _put_in_order(graph: ir.Graph, place: Mapping[str, int]) -> None:
 
 
 def is_settled_order(run: Run, graph: TrainingGraph, order: Sequence[OpId]) -> bool:
-    """Whether a run's order is this one, but for the nodes whose names differ from session to session."""
+    """Tell whether a run's order is this one, apart from nodes whose names differ from session to
+    session."""
     ops = [graph.operations[op] for op in order]
     planned = [op.name for op in ops if op.op_type != _OUTPUT]
     ran = [event.name for event in run if event.op_type != _OUTPUT]
@@ -70,9 +71,9 @@ def is_settled_order(run: Run, graph: TrainingGraph, order: Sequence[OpId]) -> b
 def executed_order(
     run: Run, graph: TrainingGraph, expected: tuple[OpId, ...]
 ) -> tuple[tuple[OpId, ...], tuple[str, ...]]:
-    """The order in which an original model ran, and what to say where it is not the expected one.
+    """Return the order in which an original model ran, and a note where it is not the expected one.
 
-    Where the nodes that ran are not the graph's, it is the expected order.
+    Where other nodes ran than the graph's, return the expected order.
     """
     by_name = {op.name: op.id for op in graph.operations}
     executed = tuple(by_name[e.name] for e in run if e.name in by_name)

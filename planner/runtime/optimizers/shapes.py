@@ -1,7 +1,7 @@
-"""Shapes as ONNX Runtime finds them, for values that symbolic inference leaves open.
+"""Shapes as ONNX Runtime infers them, for values that symbolic inference leaves open.
 
 With its open dims bound, ONNX Runtime folds whole chains of shape arithmetic (Shape, Concat,
-ReduceProd, ...) to constants and writes the shape of everything behind them into the model it saves.
+ReduceProd, ...) to constants and writes the shapes of all later values into the model that it saves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _SMALL_BYTES = 1024
 
 
 def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
-    """Types and static shapes of the values that survive folding. No large initializer is read.
+    """Return the types and static shapes of the values that survive folding; read no large
+    initializer.
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
@@ -44,11 +45,11 @@ def runtime_types(model: ir.Model, dims: Mapping[str, int]) -> InferredTypes:
     except ModelError:
         if not dims:
             raise
-        return _types_of(_folded(proto, {}))  # a branch that does not run may contradict a size
+        return _types_of(_folded(proto, {}))  # a branch that never runs may contradict a size
 
 
 def _folded(proto: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.GraphProto:
-    """The graph that ONNX Runtime makes of a model with `dims` bound."""
+    """Return the graph that ONNX Runtime makes of a model with `dims` bound."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -67,34 +68,34 @@ def _folded(proto: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.GraphProto:
 
 
 def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
-    """Values whose shape ONNX Runtime learns only as it runs.
+    """Return the values whose shape ONNX Runtime learns only at run time.
 
-    A shape that the file states is known. Where one is missing, ONNX Runtime is asked for the shape of
-    every value as a session sees it before a run, dims by name: symbolic dims hide shapes, and so do
-    initializers that may be overridden, and shape arithmetic that nothing has folded.
+    A shape stated in the file is known. Where one is missing, a session with named dims reports the
+    shape of every value before a run: symbolic dims hide shapes, and so do initializers that may be
+    overridden, and shape arithmetic that nothing has folded.
 
     Args:
         types: element types, by name.
 
     Raises:
-        ModelError: ONNX Runtime cannot load a model with symbolic dims. Where all dims are known, what
-            it cannot load counts as sized.
+        ModelError: ONNX Runtime cannot load a model with symbolic dims. Where all dims are known, a
+            model that it cannot load counts as sized.
     """
-    # of what SwapIn makes no dims are told, and planner knows them
+    # a session reports no dims for the output of SwapIn, but planner knows them
     nodes = (node for node in model.graph if node.domain != SWAP_DOMAIN)
     made = [v for node in nodes for v in node.outputs if v.name and not is_sequence(v)]
     if all(_is_static(value.shape) for value in made):
         return set()
     is_open = not all(_is_static(value.shape) for value in model.graph.inputs)
     if is_training_build() and not is_open:
-        return set()  # asked of a gradient's values, onnxruntime-training 1.19.2 crashes
+        return set()  # onnxruntime-training 1.19.2 crashes on values of gradients
     import onnxruntime as ort
 
     proto = ir.to_proto(without_large_initializers(model))
     known = {output.name for output in proto.graph.output}
     for name in (str(v.name) for v in made if v.name not in known and v.name in types):
         if types[name].called == SEQUENCE:
-            continue  # of an operator whose result the file does not declare
+            continue  # the file does not declare the type of its items
         kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=int(types[name].dtype)))
         proto.graph.output.append(onnx.ValueInfoProto(name=name, type=kind))
     options = asking_options("disabled")
@@ -108,7 +109,7 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
         if is_open:
             raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
         return set()
-    # a value of unknown rank is said to have the shape of a scalar
+    # a value of unknown rank is reported with the shape of a scalar
     return {
         out.name
         for out in session.get_outputs()
@@ -123,16 +124,18 @@ def unsized_copies(
     types: Mapping[str, ValueType],
     like: Mapping[str, str],
 ) -> set[str]:
-    """`unsized_values` of a model that copies of nodes were added to, with no session where none is
-    needed: a copy's shape is learned as its original's is, unless it follows from elements of a copy.
+    """Return `unsized_values` of a model with copies of nodes, without a session where none is
+    needed.
+
+    A copy's shape becomes known when its original's does, unless it depends on elements of a copy.
 
     Args:
-        graph: of the model without the copies.
-        types: of the values of `model`.
-        like: for each copy of a value, the value that it is a copy of.
+        graph: the graph of the model without the copies.
+        types: types of the values of `model`.
+        like: the original value of each copy.
 
     Raises:
-        ModelError: as `unsized_values` does.
+        ModelError: see `unsized_values`.
     """
     unsized = {t.name for t in graph.tensors if t.unsized}
     follows = not all(_is_static(value.shape) for value in model.graph.inputs)
@@ -141,7 +144,7 @@ def unsized_copies(
     found: set[str] = set()
     for node in model.graph:
         if node.domain == SWAP_DOMAIN:
-            continue  # its attributes say what it makes
+            continue  # its attributes state the shape
         for name in (str(v.name) for v in node.outputs if v.name):
             if like.get(name, name) in unsized:
                 found.add(name)
@@ -152,7 +155,7 @@ def unsized_copies(
 
 
 def _sizes(graph: TrainingGraph) -> set[str]:
-    """Values whose elements a shape may be inferred from: a few integers, and what is made of them."""
+    """Return values whose elements may decide a shape: a few integers, and values made from them."""
     numbers = (t for t in graph.tensors if len(t.shape) <= 1 and not t.is_opaque)
     found = {t.name for t in numbers if _is_whole(t.dtype)}
     tensors = graph.tensors
@@ -171,9 +174,10 @@ def _is_static(shape: ir.Shape | None) -> bool:
 
 
 def without_large_initializers(model: ir.Model) -> ir.Model:
-    """A view to be written, in which every initializer of some size is a graph input: no data to load.
+    """Return a view for writing in which every initializer above a size is a graph input without
+    data.
 
-    Nodes and all other values are those of `model`, which is not changed.
+    It shares nodes and all other values with `model`, which is not changed.
     """
     graph = model.graph
     asked: dict[str, ir.Value] = {}
@@ -209,7 +213,8 @@ def without_large_initializers(model: ir.Model) -> ir.Model:
 
 
 def _loaded(initializer: ir.Value) -> ir.Value:
-    """The same with its data in the model, where it lies in a file: the view may be written elsewhere."""
+    """Return an initializer with its data in memory, not in a file: the view may be written
+    elsewhere."""
     tensor = initializer.const_value
     if not isinstance(tensor, ir.ExternalTensor):
         return initializer

@@ -1,7 +1,7 @@
 """Graph inputs that kernels write over: results that are no outputs.
 
-onnxruntime-training's gradients come out this way (accumulation buffers), and so do running
-statistics. ONNX Runtime does not copy a feed on the CPU: the caller's own array is written.
+Accumulated gradients of onnxruntime-training are returned this way, and so are running statistics.
+ONNX Runtime does not copy a feed on the CPU: the caller's own array is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def written_inputs(graph: TrainingGraph) -> tuple[str, ...]:
-    """Names of the graph inputs that some kernel leaves changed, in the graph's order."""
+    """Return the names of the graph inputs that a kernel changes, in the graph's order."""
     found: set[int] = set()
     for op in graph.operations:
         training = bool((op.attributes or {}).get("training_mode"))
@@ -30,14 +30,15 @@ def written_inputs(graph: TrainingGraph) -> tuple[str, ...]:
 
 
 def with_own(inputs: Mapping[str, Array], names: tuple[str, ...]) -> dict[str, Array]:
-    """The same inputs, with arrays of their own for `names`."""
+    """Return the same inputs, with copies of those in `names`."""
     return {name: np.array(a) if name in names else a for name, a in inputs.items()}
 
 
 def as_left(
     inputs: Mapping[str, Array], names: tuple[str, ...], outputs: Collection[str] = ()
 ) -> dict[str, Array]:
-    """What a run left in those of `names` that were fed, under names that none of `outputs` has."""
+    """Return the values that a run left in those of `names` that were fed, under names that no output
+    has."""
     found: dict[str, Array] = {}
     for name in (n for n in names if n in inputs):
         label = f"{name} (written in place)"

@@ -8,11 +8,11 @@ _SIZELESS = (
     AnchorRule(op_type="OptionalHasElement", dtypes=ASKABLE, opset=18),
     AnchorRule(op_type="GatherND", dtypes=HALF, scalars=False, opset=12),
 )
-"""For half types, which have no kernel of Size (providers/cpu/tensor/size.cc): a session would put a
-cast, and a copy of the tensor, before it."""
+"""Anchors for half types, for which Size has no kernel (providers/cpu/tensor/size.cc): a session
+would put a cast, and a copy of the tensor, before it."""
 
 _SIGNED = AnchorRule(op_type="Sign", dtypes=frozenset({"bfloat16"}), scalars=True, opset=13)
-"""For scalars in bfloat16, of which GatherND takes no element."""
+"""The anchor of scalars in bfloat16: GatherND takes no element of a scalar."""
 
 _SNIPPET = """\
 # {comment}

@@ -1,4 +1,4 @@
-"""How the host's processor runs: with the provider that every wheel has."""
+"""The backend of the host's processor, whose provider every wheel has."""
 
 from __future__ import annotations
 

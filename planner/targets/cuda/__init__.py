@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, by the provider of the onnxruntime-gpu wheel."""
+"""NVIDIA GPUs, by the provider of the onnxruntime-gpu wheel."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ CUDA = Target(
     ),
     inplace=_INPLACE,
     sums=frozenset({"ScatterElements", "ScatterND"}),
-    # where rows are added up (reports/cuda.md): `reduce_matrix_rows` in
+    # in reductions over rows (reports/cuda.md): `reduce_matrix_rows` in
     # providers/cuda/reduction/reduction_functions.cu
     always_sums=frozenset({"ReduceMean", "ReduceSum", "ReduceSumSquare"}),
     fused=FUSED,

@@ -1,4 +1,5 @@
-"""How CUDA runs: its memory is an arena, its libraries those of PyTorch's or NVIDIA's packages."""
+"""The backend of CUDA: its memory is an arena, its libraries come from PyTorch's or NVIDIA's
+packages."""
 
 from __future__ import annotations
 

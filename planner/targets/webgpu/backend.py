@@ -1,4 +1,4 @@
-"""How WebGPU runs: a plug-in, processes that are shown a device, storage buffers in sizes of its own."""
+"""The backend of WebGPU: a plug-in, processes that get a device, and storage buffers in size classes."""
 
 from __future__ import annotations
 

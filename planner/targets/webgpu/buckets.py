@@ -6,17 +6,17 @@ the default of `ep.webgpuexecutionprovider.storageBufferCacheMode`):
 
     size      a request is rounded up to the next bucket, of 64 bytes to 160 MiB; a larger one to 16
               bytes, and such a buffer is never kept
-    reuse     a freed buffer can be had again at once, by a request of the same bucket only
-    limit     each bucket keeps so many free buffers; what is freed beyond that waits, in existence
-              but not to be had, until the provider next submits its commands
+    reuse     a freed buffer is available at once, to requests of the same bucket only
+    limit     each bucket keeps a limited number of free buffers; a buffer freed beyond that waits,
+              allocated but not available, until the provider next submits its commands
     submit    every 16 dispatches, at each copy to or from the host and at the end of a run
               (`Flush` in onnxruntime/core/providers/webgpu/webgpu_context.cc, Upload and Download in
-              buffer_manager.cc): what waited goes to its bucket if that has room now, and is
+              buffer_manager.cc): a waiting buffer goes to its bucket if that has room now, and is
               destroyed if not
 
 Feeds take buckets like any tensor, for the whole run. Initializers are rounded to 16 bytes and kept
-apart, for the life of the session (`InitializerBufferManager`). There is no memory pattern: a session
-with the provider turns it off (onnxruntime/core/session/inference_session.cc).
+apart, for the life of the session (`InitializerBufferManager`). A session with the provider turns memory
+patterns off (onnxruntime/core/session/inference_session.cc).
 Read at 1.25.0 (commit 735e69a396af). With onnxruntime-ep-webgpu 0.4.0 the driver's own count of storage
 buffers was this forecast to the byte, for the zoo's MLP and GPT in the executed order. Staging buffers
 of copies and uniforms are not storage buffers and not counted.
@@ -62,7 +62,7 @@ LIMITS: Mapping[int, int] = {
     134217728: 6,
     167772160: 6,
 }
-"""Free buffers that each bucket keeps, by its size in bytes."""
+"""The number of free buffers that each bucket keeps, by the bucket's size in bytes."""
 
 DISPATCHES_PER_SUBMIT = 16
 
@@ -80,13 +80,13 @@ class StorageRange:
 
 
 def bucket_bytes(size: int) -> int:
-    """Bytes of the buffer that a request of `size` gets."""
+    """Return the bytes of the buffer that a request of `size` gets."""
     at = bisect_left(_SIZES, size)
     return _SIZES[at] if at < len(_SIZES) else plain_bytes(size)
 
 
 def plain_bytes(size: int) -> int:
-    """`size` rounded up to the 16 bytes of a buffer outside the buckets."""
+    """Round `size` up to the 16 bytes of a buffer outside the buckets."""
     return -(-size // _GRAIN) * _GRAIN
 
 
@@ -99,12 +99,12 @@ def predict(
     limits: Mapping[int, int] = LIMITS,
     runs: int = 2,
 ) -> DeviceForecast:
-    """Bytes of the storage buffers that exist, the most over `runs` runs in a row.
+    """Predict the peak bytes of storage buffers over `runs` runs in a row.
 
     Args:
-        ranges: of what a run allocates, by step; those of one step in the order they are asked for.
+        ranges: storage ranges of a run, by step; those of one step in the order of their requests.
         fed: sizes of graph inputs on the device.
-        initializers: sizes of those on the device.
+        initializers: sizes of initializers on the device.
         submits: steps in which commands are submitted, after their outputs are allocated and before
             their last reads are freed.
         limits: free buffers that each bucket keeps.
@@ -136,7 +136,7 @@ def predict(
             take(starting[step], step)
             if step in submits:
                 cache.submit()
-            if step + 1 < end:  # what lives to the end is fetched first
+            if step + 1 < end:  # outputs are fetched before they are freed
                 for size in ending[step + 1]:
                     cache.free(size)
         cache.submit()
@@ -146,7 +146,7 @@ def predict(
 
 
 class _BufferCache:
-    """Buffers by size alone: those of one size are alike."""
+    """The buffers by size: those of one size are alike."""
 
     def __init__(self, limits: Mapping[int, int], apart: int) -> None:
         self.exist = apart
@@ -178,10 +178,10 @@ class _BufferCache:
 def live_ranges(
     graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool = True
 ) -> tuple[StorageRange, ...]:
-    """What a run of `order` allocates on the device, in the order in which it asks for it.
+    """Return the storage that a run of `order` allocates on the device, in the order of its requests.
 
     Args:
-        reuse: `enable_mem_reuse`: ONNX Runtime hands a freed tensor's buffer to one of its shape.
+        reuse: `enable_mem_reuse`: ONNX Runtime gives a freed tensor's buffer to one of the same shape.
     """
     placement = place(graph, order, reuse=reuse, host_in_arena=False)
     freed = {
@@ -196,9 +196,10 @@ def live_ranges(
 
 
 def submits(graph: TrainingGraph, order: Sequence[OpId]) -> frozenset[int]:
-    """Steps in which the provider submits its commands, if each device node is one dispatch.
+    """Return the steps in which the provider submits its commands, if each device node is one
+    dispatch.
 
-    Some kernels are several dispatches, so submits come at least this often.
+    Some kernels are several dispatches: submits come at least this often.
     """
     found: set[int] = set()
     pending = 0
@@ -218,10 +219,10 @@ def submits(graph: TrainingGraph, order: Sequence[OpId]) -> frozenset[int]:
 def forecast_buckets(
     graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool = True
 ) -> DeviceForecast:
-    """Storage buffers of a session of `graph` on WebGPU, its nodes run in `order`.
+    """Predict the storage buffers of a session of `graph` on WebGPU that runs its nodes in `order`.
 
-    Every tensor is taken to be on the device that is not `on_host`: outputs of CPU nodes, and
-    inputs and initializers that only the host reads, are to be marked so.
+    Every tensor without `on_host` counts as on the device: the caller marks outputs of CPU nodes, and
+    inputs and initializers that only the host reads.
     """
     return predict(
         live_ranges(graph, order, reuse=reuse),

@@ -1,18 +1,17 @@
-"""Bytes of a software device, counted by a Vulkan driver between the loader and the real one.
+"""Count the bytes of a software device, by a Vulkan driver between the loader and the real one.
 
-`counting_driver.c` is compiled when it is first needed and kept in the user's cache folder under
-the digest of its source. Files are written under another name and renamed, so two processes may
-begin at once.
+`counting_driver.c` is compiled on first use and kept in the user's cache folder under the digest of
+its source. Files are written under another name and renamed: two processes may begin at once.
 
-Inside the process that has the device, `Counter` opens the same file. The dynamic linker keeps one
-copy of a library in a process, so these are the counters that the Vulkan loader's calls move:
-`DriverStats.devices` is 0 for as long as none came through.
+In the process that has the device, `Counter` opens the same file. The dynamic linker keeps one copy
+of a library in a process: these are the counters that the Vulkan loader's calls advance.
+`DriverStats.devices` is 0 as long as no call came through.
 
-What is counted, on SwiftShader under ONNX Runtime's WebGPU provider 0.4:
+The counters, on SwiftShader under ONNX Runtime's WebGPU provider 0.4:
 
-    storage   tensors, feeds and outputs among them; also what the provider keeps for reuse
+    storage   tensors, feeds and outputs included; also buffers that the provider keeps for reuse
     other     staging to and from the host, and uniforms
-    memory    what lies behind both; small ones share blocks of 8 MiB
+    memory    device memory behind both; small buffers share blocks of 8 MiB
 
 All three are 0 again when the last session is gone.
 """
@@ -34,7 +33,7 @@ from planner.files.temporary import temporary_folder
 
 SOURCE = Path(__file__).with_name("counting_driver.c")
 DRIVER_VARIABLE = "PLANNER_VK_COUNTER"
-"""Environment variable: the compiled driver that this process's Vulkan loader loads."""
+"""The environment variable with the compiled driver that this process's Vulkan loader loads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,34 +79,34 @@ class Counter:
         self._driver.planner_vk_cap.argtypes = [ctypes.c_uint64]
 
     def stats(self) -> DriverStats:
-        """The counters, all read at one moment."""
+        """Return the counters, all read at one moment."""
         values = (ctypes.c_uint64 * len(_FIELDS))()
         self._driver.planner_vk_stats(values)
         return DriverStats(**dict(zip(_FIELDS, values, strict=True)))
 
     def reset_peak(self) -> None:
-        """Let the peaks begin again from what is held now."""
+        """Restart the peaks from the bytes that are held now."""
         self._driver.planner_vk_reset_peak()
 
     def cap(self, cap_bytes: int) -> None:
-        """Refuse storage buffers beyond so many bytes from now on; 0 for no cap.
+        """Refuse storage buffers beyond `cap_bytes` bytes from now on; 0 for no cap.
 
         A session whose initializers are refused is created without an error, and a run goes on to
         its end before it fails ("[Invalid Buffer (unlabeled)] is invalid"): `DriverStats.refused`
-        tells at once. Later runs of the session fail as well, without a cap too, since the
-        provider has filed the buffer for reuse: take a new session.
+        tells at once. Later runs of the session fail as well, even without a cap, since the provider
+        has kept the buffer for reuse: open a new session.
         """
         self._driver.planner_vk_cap(cap_bytes)
 
 
 def compiled_driver() -> Path:
-    """The counting driver, compiled now where it is not in the cache yet.
+    """Return the path of the counting driver, and compile it where the cache does not have it yet.
 
     Raises:
         UsageError: there is no C compiler, or it fails.
     """
     source = SOURCE.read_bytes()
-    # a home folder may be shared by machines of different kinds
+    # machines with different processors may share a home folder
     digest = hashlib.sha256(platform.machine().encode() + source).hexdigest()[:16]
     path = cache_folder() / f"counting-driver-{digest}.so"
     if path.exists():

@@ -1,10 +1,10 @@
-"""ONNX Runtime's WebGPU provider, a plugin: register it once, and make sessions that really use it.
+"""ONNX Runtime's WebGPU provider, a plug-in: register it once, and open sessions that really use it.
 
-By default ONNX Runtime goes on with the CPU where a provider does not come up or fails in a run, with
-no more than a warning. In the sessions made here both are errors.
+Where a provider does not start or fails in a run, ONNX Runtime goes on with the CPU by default, with
+no more than a warning. In sessions of this module both are errors.
 
-Run as a program, the module says whether its process has a WebGPU device:
-`python -m planner.targets.webgpu.provider` ends with status 0, or with a reason.
+Run as a program, the module tells whether its process has a WebGPU device: `python -m
+planner.targets.webgpu.provider` ends with status 0, or with a reason.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _EP_FAIL = "EP_FAIL"  # the status in an error that is the provider's rather tha
 
 @functools.cache
 def webgpu_devices() -> tuple[Any, ...]:
-    """The WebGPU devices that ONNX Runtime sees in this process.
+    """Return the WebGPU devices that ONNX Runtime sees in this process.
 
     Raises:
-        UsageError: this onnxruntime takes no plugins, or there is no device.
+        UsageError: this onnxruntime takes no plugins, or no device exists.
     """
     import onnxruntime as ort
 
@@ -47,14 +47,14 @@ def webgpu_devices() -> tuple[Any, ...]:
 
 
 def add_device(options: ort.SessionOptions, settings: Mapping[str, str]) -> None:
-    """Have `options` open sessions on the first WebGPU device, with the provider's options."""
+    """Make `options` open sessions on the first WebGPU device, with the provider's options."""
     options.add_provider_for_devices(list(webgpu_devices()[:1]), dict(settings))
 
 
 def webgpu_session(
     model: Path | bytes, options: ort.SessionOptions, settings: Mapping[str, str] | None = None
 ) -> ort.InferenceSession:
-    """A session on the first WebGPU device, in a process that `software.start` gave one.
+    """Open a session on the first WebGPU device, in a process that `software.start` gave one.
 
     Args:
         model: a path, or the serialized model.
@@ -62,7 +62,7 @@ def webgpu_session(
 
     Raises:
         ModelError: ONNX Runtime cannot load the model.
-        UsageError: there is no device, or the provider does not come up on it.
+        UsageError: no device exists, or the provider does not start on it.
     """
     import onnxruntime as ort
 
@@ -72,7 +72,7 @@ def webgpu_session(
         session = ort.InferenceSession(source, options, enable_fallback=0)
     except Exception as error:
         if _EP_FAIL in str(error):
-            # behind the source line and the condition that failed in it
+            # the reason comes after the source line and the failed condition
             reason = first_line(error).rpartition("was false. ")[2]
             raise UsageError(f"the WebGPU provider does not come up: {reason}") from error
         name = "the model" if isinstance(model, bytes) else model
@@ -83,7 +83,7 @@ def webgpu_session(
 
 
 def main() -> int:
-    """Multiply one number by itself on the device."""
+    """Square one number on the device; return 0, or 1 with the reason on stderr."""
     import numpy as np
     import onnxruntime as ort
     from onnx import TensorProto, helper

@@ -1,16 +1,16 @@
 """A WebGPU device for a process: the machine's GPU, or SwiftShader with its bytes counted.
 
-ONNX Runtime takes a machine's GPUs from `/sys/class/drm`, and its WebGPU plugin reaches them through
-Vulkan. SwiftShader is a Vulkan driver in software, which comes with chromium, so the plugin runs on it
+ONNX Runtime finds a machine's GPUs in `/sys/class/drm`, and its WebGPU plugin reaches them through
+Vulkan. SwiftShader is a Vulkan driver in software, which comes with chromium. The plugin runs on it
 unchanged once two things are arranged, both before the process starts:
 
-    the Vulkan loader   is told of one driver only, by the environment; the driver is ours, which
-                        counts and forwards to SwiftShader
+    the Vulkan loader   is told of one driver only, by the environment: planner's, which counts and
+                        forwards to SwiftShader
     /sys/class/drm      shows one GPU, in a mount namespace that no other process sees
 
 Tensors then lie in storage buffers apart from the host's, copies between the two are real, and the
-driver counts every byte and can refuse what a full device would. Only the time it takes says nothing
-about a GPU.
+driver counts every byte and can refuse requests as a full device would. Only its times say nothing about
+a GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ FOLDERS = (
     "/snap/chromium/current/usr/lib/chromium-browser",
     "/opt/google/chrome",
 )
-"""Where Debian, Ubuntu and Google put SwiftShader, with a Vulkan loader beside it."""
+"""The folders of SwiftShader on Debian, Ubuntu and in Google's package, with a Vulkan loader beside
+it."""
 
 SWIFTSHADER = "libvk_swiftshader.so"
 LOADER = "libvulkan.so.1"
@@ -68,14 +69,14 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebGpuDevice:
-    """How a process must be started so that ONNX Runtime's WebGPU plugin sees a device in it.
+    """The way to start a process in which ONNX Runtime's WebGPU plugin sees a device.
 
     Attributes:
         kind: the machine's own GPU, or SwiftShader on its CPU.
-        prefix: what stands before the command.
+        prefix: words before the command.
         environment: variables to set, in addition to the process's own.
         counts: whether `counting.Counter` works in the process.
-        why_not_counted: one line, where it does not.
+        why_not_counted: one line on why it does not; "" where it does.
     """
 
     kind: Literal["hardware", "software"]
@@ -88,23 +89,23 @@ class WebGpuDevice:
 def start(
     argv: Sequence[str], device: WebGpuDevice, *, timeout_s: float | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `argv` to its end in a process that has `device`; its output is captured as text.
+    """Run `argv` to its end in a process that has `device`, and capture its output as text.
 
     Raises:
-        subprocess.TimeoutExpired: it was ended after `timeout_s`.
+        subprocess.TimeoutExpired: it ran longer than `timeout_s`.
     """
     return run_child([*device.prefix, *argv], environment=device.environment, timeout_s=timeout_s)
 
 
 @functools.cache
 def find_device() -> WebGpuDevice:
-    """The machine's GPU if a session runs on it, else SwiftShader, tried in the same way.
+    """Return the machine's GPU if a session runs on it, else SwiftShader, tried in the same way.
 
-    The environment variable PLANNER_WEBGPU=software asks for SwiftShader in any case, and
+    The environment variable PLANNER_WEBGPU=software always asks for SwiftShader, and
     PLANNER_SWIFTSHADER names its library where it is not in one of `FOLDERS`.
 
     Raises:
-        UsageError: what is missing, and what to install.
+        UsageError: names what is missing, and what to install.
     """
     wanted = os.environ.get("PLANNER_WEBGPU", "")
     if wanted not in ("", "software"):
@@ -131,7 +132,7 @@ def find_device() -> WebGpuDevice:
 
 
 def _has_card() -> bool:
-    """Whether ONNX Runtime would take something in this machine for a GPU."""
+    """Tell whether ONNX Runtime would find a GPU in this machine."""
     if sys.platform != "linux":
         return True
     cards = [path for path in CARDS.glob("card*") if re.fullmatch(r"card\d+", path.name)]
@@ -139,7 +140,7 @@ def _has_card() -> bool:
 
 
 def _refusal(device: WebGpuDevice) -> str:
-    """Why a session does not run on `device`; empty where it does."""
+    """Return why a session does not run on `device`; "" where it does."""
     done = start([sys.executable, *_PROBE], device)
     if not done.returncode:
         return ""
@@ -187,7 +188,8 @@ def _swiftshader() -> Path:
 
 
 def _loader_environment(swiftshader: Path) -> dict[str, str]:
-    """What lets the plugin find a Vulkan loader: the one beside SwiftShader, or the system's."""
+    """Return variables by which the plugin finds a Vulkan loader: the one beside SwiftShader, or the
+    system's."""
     if (swiftshader.parent / LOADER).is_file():
         others = os.environ.get("LD_LIBRARY_PATH")
         folders = [str(swiftshader.parent), *([others] if others else [])]
@@ -203,7 +205,7 @@ def _loader_environment(swiftshader: Path) -> dict[str, str]:
 
 
 def _namespace() -> tuple[str, ...]:
-    """The command that shows one GPU to what follows it, and to nothing else."""
+    """Return a command prefix that shows one GPU to the command after it, and to no other process."""
     unshare = shutil.which("unshare")
     if unshare is None:
         raise UsageError("a software device needs the program unshare: apt-get install util-linux")
@@ -223,7 +225,7 @@ def _namespace() -> tuple[str, ...]:
 
 
 def _manifest(driver: Path) -> Path:
-    """The file that tells the Vulkan loader of `driver`."""
+    """Return the file that tells the Vulkan loader of `driver`."""
     icd = {"library_path": str(driver), "api_version": "1.3.0"}
     content = json.dumps({"file_format_version": "1.0.0", "ICD": icd}).encode()
     return keep(f"vulkan-driver-{hashlib.sha256(content).hexdigest()[:16]}.json", content)

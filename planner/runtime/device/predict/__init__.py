@@ -1,1 +1,1 @@
-"""What a device's allocator and placement will do, predicted."""
+"""Predictions of a device's allocator and of the placement of nodes."""

@@ -1,22 +1,22 @@
-"""Which nodes ONNX Runtime is assumed to place on a device whose provider is not installed here.
+"""The assumed placement of nodes on a device whose provider is not installed on this machine.
 
-Where the provider is installed, ONNX Runtime is asked. Elsewhere its two rules are applied to the
-kernels that its `kernels.toml` lists:
+Where the provider is installed, ONNX Runtime reports the placement. Elsewhere this module applies its
+two rules to the kernels that its `kernels.toml` lists:
 
     kernel   a node goes to the device if the provider has a kernel for it, and does not decline it
              (`GetCapability` of the provider: `planner.targets.backend.Backend.declines`)
-    shapes   small computations on what is in host memory already go back to the CPU
+    shapes   small computations on values that are already in host memory go back to the CPU
              (`GetCpuPreferredNodes` in onnxruntime/core/framework/fallback_cpu_capability.cc)
 
-The second rule starts at the readers of what device kernels leave in host memory (Shape, Size,
-MemcpyToHost). Of these and of the readers of whatever the CPU makes of it, a node goes to the CPU if
-no input is of a type of 16 bits or less that CPUs are slow at, and every input is a graph input, an
+The second rule starts at the readers of values that device kernels leave in host memory (Shape, Size,
+MemcpyToHost), and goes on to the readers of the CPU's results. A node of these goes to the CPU if no
+input is of a type of 16 bits or less that CPUs are slow at, and every input is a graph input, an
 initializer of at most 100 elements, or in host memory where the device kernel wants it on the device.
 
-Both were read at 1.25.0 (commit 735e69a396af). On the samples of `models/zoo` they give the placement
-that onnxruntime 1.31.1 reports for the WebGPU plugin 0.4.0, node by node; on CUDA they have not been
-compared. The model must be one that ONNX Runtime's optimizers have seen: they inline functions that
-have no kernel, and what they fuse changes which kernels are needed.
+Both rules follow the source at 1.25.0 (commit 735e69a396af). On the samples of `models/zoo` they give
+the placement that onnxruntime 1.31.1 reports for the WebGPU plugin 0.4.0, node by node; on CUDA they
+have not been compared. The model must have passed ONNX Runtime's optimizers: they inline functions
+that have no kernel, and their fusions change which kernels are needed.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _STAYS_ON_DEVICE = frozenset(
 def assumed_placement(
     model: ir.Model, types: Mapping[str, ValueType], target: Target
 ) -> dict[str, bool]:
-    """Whether each node, by name, is assumed to run on the device.
+    """Return for each node, by name, whether it is assumed to run on the device.
 
     Args:
-        model: as ONNX Runtime's optimizers left it; without subgraphs.
-        types: of its values, by name.
-        target: one with a memory of its own.
+        model: the model as ONNX Runtime's optimizers left it; without subgraphs.
+        types: types of its values, by name.
+        target: a target with a memory of its own.
 
     Raises:
-        ModelError: a value whose type is unknown.
+        ModelError: a value's type is unknown.
     """
     table, declines = kernel_table(target), backend_of(target).declines
     has_kernel = {
@@ -69,13 +69,13 @@ def assumed_placement(
 
 
 def host_inputs(op_type: str, domain: str, opset: int, target: Target) -> tuple[int, ...]:
-    """Inputs that the device's kernel reads in host memory; () where it has no kernel."""
+    """Return the inputs that the device's kernel reads in host memory; () where it has no kernel."""
     table = kernel_table(target)
     return _of_kernel(table, table.host_inputs, op_type, domain, opset)
 
 
 def host_outputs(op_type: str, domain: str, opset: int, target: Target) -> tuple[int, ...]:
-    """Outputs that the device's kernel leaves in host memory; () where it has no kernel."""
+    """Return the outputs that the device's kernel leaves in host memory; () where it has no kernel."""
     table = kernel_table(target)
     return _of_kernel(table, table.host_outputs, op_type, domain, opset)
 
@@ -128,7 +128,7 @@ def _cpu_preferred(
     has_kernel: Mapping[ir.Node, bool],
     table: KernelTable,
 ) -> set[ir.Node]:
-    """Nodes with a device kernel that go to the CPU all the same.
+    """Return the nodes that go to the CPU despite a device kernel.
 
     Nodes are decided in topological order, each after the producers of its inputs.
     """
@@ -167,7 +167,7 @@ def _lets_go(
     on_host: set[ir.Value],
     graph: ir.Graph,
 ) -> bool:
-    """Whether this input would let its node run on the CPU."""
+    """Tell whether this input would allow its node to run on the CPU."""
     if value is None or _dtype(value, types) in _STAYS_ON_DEVICE:
         return False
     if is_constant(value):
@@ -178,7 +178,8 @@ def _lets_go(
 
 
 def is_constant(value: ir.Value) -> bool:
-    """Whether ONNX Runtime holds it as an initializer: so it does the outputs of Constant nodes."""
+    """Tell whether ONNX Runtime holds a value as an initializer, as it does outputs of Constant
+    nodes."""
     producer = value.producer()
     return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
 

@@ -1,18 +1,18 @@
-"""Predict what ONNX Runtime's arena holds on a device: the CUDA provider's memory.
+"""Predict the bytes of ONNX Runtime's arena on a device: the CUDA provider's memory.
 
-The allocator is the CPU's (`planner.runtime.memory.bfc`); more goes through it:
+The allocator is the CPU's (`planner.runtime.memory.bfc`), but more values go through it:
 
     feeds         copied to the device before the first node, freed when the run ends
                   (CopyInputsAcrossDevices in onnxruntime/core/framework/utils.cc)
     outputs       on the device until they are fetched
-    initializers  with the memory pattern, one block beside the arena's regions, counted in what the
-                  arena holds (`Reserve`: onnxruntime/core/framework/tensor_allocator_with_mem_pattern.h);
+    initializers  with the memory pattern, one block beside the arena's regions, counted in the arena's
+                  held bytes (`Reserve`: onnxruntime/core/framework/tensor_allocator_with_mem_pattern.h);
                   without it, a chunk of the arena each (simple_tensor_allocator.h)
 
-Not counted: kernels' workspace, what the CUDA context and its libraries take. The placement of
-buffers is `planner.runtime.memory.arena`'s. Read at 1.25.0 (commit 735e69a396af); on an H100, with
-1.31.1, what models without convolutions held was within 0.6% of it, memory pattern and reuse off
-(`reports/cuda.md`).
+Kernels' workspace, and the memory of the CUDA context and its libraries, are not counted. The
+placement of buffers is `planner.runtime.memory.arena`'s. The rules follow the source at 1.25.0
+(commit 735e69a396af). On an H100, with 1.31.1, the held bytes of models without convolutions were
+within 0.6% of the prediction, memory pattern and reuse off (`reports/cuda.md`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def device_demand(
     initializers: Sequence[int] | None = None,
     fed: Sequence[int] | None = None,
 ) -> Demand:
-    """What a run asks of the device's arena, initializers among it; arguments as of `forecast_arena`."""
+    """Return a run's demand on the device's arena, initializers included; arguments as for
+    `forecast_arena`."""
     demand = demand_of(graph, order, reuse=reuse)
     kept = initializer_bytes(graph) if initializers is None else initializers
     feeds = fed_bytes(graph) if fed is None else fed
@@ -54,14 +55,15 @@ def forecast_arena(
     initializers: Sequence[int] | None = None,
     fed: Sequence[int] | None = None,
 ) -> DeviceForecast:
-    """Bytes that the device's arena holds and has in use, the most over `runs` runs in a row.
+    """Predict the peaks of bytes that the device's arena holds and has in use over `runs` runs in a
+    row.
 
     Args:
         settings: growth `Growth.EXACT` for kSameAsRequested, `Growth.DOUBLING` for the provider's
             default, kNextPowerOfTwo.
-        initializers: sizes of those on the device; by default all that are read.
-        fed: sizes of the graph inputs on the device; by default all that something else than a
-            MemcpyFromHost reads.
+        initializers: sizes of initializers on the device; by default all that are read.
+        fed: sizes of graph inputs on the device; by default all that nodes other than a MemcpyFromHost
+            read.
 
     Raises:
         ArenaFullError: `settings.limit_bytes` does not suffice.

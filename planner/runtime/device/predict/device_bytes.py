@@ -1,4 +1,4 @@
-"""Bytes on a device: what a forecast says, and what lies there before the first node."""
+"""Bytes on a device: a forecast's result, and the bytes present before the first node."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from planner.graph.model import TrainingGraph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceForecast:
-    """Bytes of the device's memory that a session takes.
+    """The predicted bytes of the device's memory that a session takes.
 
     Attributes:
         peak_bytes: the most that exist at once, in use or kept, initializers included.
         in_use_bytes: the most that tensors hold at once, with rounding.
-        step: where `peak_bytes` is first reached; -1 before the first node.
+        step: the step at which `peak_bytes` is first reached; -1 before the first node.
     """
 
     peak_bytes: int
@@ -23,9 +23,10 @@ class DeviceForecast:
 
 
 def fed_bytes(graph: TrainingGraph) -> tuple[int, ...]:
-    """Sizes of the graph inputs that ONNX Runtime copies to the device before the first node.
+    """Return the sizes of the graph inputs that ONNX Runtime copies to the device before the first
+    node.
 
-    One that is only read by a MemcpyFromHost stays on the host until then.
+    An input that only a MemcpyFromHost reads stays on the host until then.
     """
     return tuple(
         t.bytes
@@ -37,7 +38,7 @@ def fed_bytes(graph: TrainingGraph) -> tuple[int, ...]:
 
 
 def initializer_bytes(graph: TrainingGraph) -> tuple[int, ...]:
-    """Sizes of the initializers that are read on the device."""
+    """Return the sizes of the initializers that are read on the device."""
     return tuple(
         t.bytes for t in graph.tensors if t.is_initializer and not t.on_host and t.consumers
     )

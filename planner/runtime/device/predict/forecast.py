@@ -1,4 +1,5 @@
-"""What a device will hold for a model: its allocator, replayed by the target's own rules."""
+"""Predict the bytes that a device holds for a model, by replaying its allocator with the target's
+rules."""
 
 from __future__ import annotations
 
@@ -15,15 +16,19 @@ from planner.targets.backend import backend_of
 
 
 def capped_demand(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> Demand:
-    """What a run asks of a capped arena of a target: the CPU's, where inputs and initializers lie outside
-    it and kernels take temporary bytes that are known, or the device's."""
+    """Return a run's demand on a target's capped arena.
+
+    On the CPU, inputs and initializers lie outside of it, and the known temporary bytes of kernels
+    are included.
+    """
     if target.is_arena:
         return device_demand(graph, order)
     return demand_under_cap(graph, order, threads=most_threads())
 
 
 def arena_room(graph: TrainingGraph, budget_bytes: int, target: Target) -> int:
-    """The bytes of a budget that a target's arena may take: all of it, or what lies outside apart."""
+    """Return the bytes of a budget that a target's arena may take: all, or all but the bytes outside
+    of it."""
     return budget_bytes if target.is_arena else arena_cap(graph, budget_bytes)
 
 
@@ -34,13 +39,13 @@ def device_forecast(
     memory: Memory = "default",
     arena: Arena | None = None,
 ) -> ArenaForecast:
-    """Bytes of the device over two runs: feeds, initializers and outputs included.
+    """Predict the bytes of the device over two runs: feeds, initializers and outputs included.
 
-    What kernels take for themselves while they run is not in it.
+    Kernels' workspace is not included.
 
     Args:
         memory: the session options, on a target whose memory is an arena.
-        arena: that recommended sessions have; None for one that grows by what is asked for.
+        arena: the arena of recommended sessions; None for one that grows by each request.
     """
     found = backend_of(target).forecast(graph, order, memory, arena)
     return ArenaForecast(

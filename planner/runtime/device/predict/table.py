@@ -1,11 +1,10 @@
-"""The kernels that a provider of ONNX Runtime has (`kernels.toml` of its target), and how one is found.
+"""The kernels of a provider of ONNX Runtime (`kernels.toml` of its target), and the rules to find one.
 
-A kernel is taken for a node (onnxruntime/core/framework/kernel_registry.cc) where
+A kernel serves a node (onnxruntime/core/framework/kernel_registry.cc) where
 
     version  the operator's since-version is the kernel's first, or lies within its first and last;
-             a kernel without a last version is not taken for a later since-version
-    types    for each type constraint, the first input or output of it that is there has an allowed
-             type
+             a kernel without a last version does not serve a later since-version
+    types    for each type constraint, its first input or output that is present has an allowed type
 
 and some of a kernel's inputs and outputs live in host memory though it runs on the device: shapes,
 axes, sizes (`InputMemoryType(OrtMemTypeCPUInput, i)` in its registration).
@@ -55,7 +54,7 @@ _ANY = "bf16,bool,f16,f32,f64,i8,i16,i32,i64,u8,u16,u32,u64"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """The first of `at` that is there must be of one of `types`.
+    """A type constraint: the first value of `at` that is present must be of one of `types`.
 
     Attributes:
         at: (is an output, index) pairs.
@@ -74,7 +73,7 @@ class Kernel:
     constraints: tuple[Constraint, ...]
 
     def serves(self, since: int) -> bool:
-        """Whether it is taken for an operator of this since-version."""
+        """Tell whether it serves an operator of this since-version."""
         return since == self.first or (self.last is not None and self.first <= since <= self.last)
 
 
@@ -87,14 +86,14 @@ class KernelTable:
     host_outputs: Mapping[tuple[str, str], tuple[int, ...]]
 
     def serving(self, op_type: str, domain: str, opset: int) -> tuple[Kernel, ...]:
-        """Kernels for this operator in this opset, whatever its types."""
+        """Return the kernels for this operator in this opset, whatever its types."""
         since = since_version(op_type, domain, opset)
         rows = self.kernels.get((_plain(domain), op_type), ())
         return tuple(kernel for kernel in rows if kernel.serves(since))
 
 
 def since_version(op_type: str, domain: str, opset: int) -> int:
-    """The opset in which the operator last changed, up to `opset`."""
+    """Return the opset in which the operator last changed, up to `opset`."""
     try:
         return onnx.defs.get_schema(op_type, opset, _plain(domain)).since_version
     except onnx.defs.SchemaError:
@@ -102,13 +101,13 @@ def since_version(op_type: str, domain: str, opset: int) -> int:
 
 
 def kernel_table(target: Target) -> KernelTable:
-    """The table of a target with a memory of its own."""
+    """Return the table of a target with a memory of its own."""
     return _read(target.package)
 
 
 @functools.cache
 def _read(package: str) -> KernelTable:
-    """The table in a target's folder."""
+    """Read the table in a target's folder."""
     tables = tomllib.loads((files(package) / "kernels.toml").read_text(encoding="utf-8"))
     return KernelTable(
         kernels={
