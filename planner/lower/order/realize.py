@@ -6,7 +6,7 @@ position first (`planner.graph.schedule`). A sequence is therefore realized by
 
 - a file order in which, as far as dependencies allow, later steps come earlier: the search then meets the
   producers of a node in the wanted order. Where it does not, the two producers that it meets in the wrong
-  order are swapped, if that makes no cycle;
+  order are exchanged, if that makes no cycle;
 - the roots at the end of the file, the first to run last;
 - where the search would still go wrong, an anchor: a node that reads next to nothing of an output of the
   step that must have run by then (`planner.lower.order.anchors`). ONNX Runtime keeps it though nobody
@@ -69,7 +69,7 @@ def realize(
         parents: for each step, the steps whose outputs it reads; all smaller than the step.
         can_anchor: for each step, whether it can be anchored; None for all.
         rank: another file order to start from, as far as dependencies allow: the original's, say.
-        quickly: swap no producers; that may take a few more anchors.
+        quickly: exchange no producers; that may take a few more anchors.
 
     Raises:
         UnanchoredError: an anchor is needed on a step that cannot be anchored.
@@ -112,11 +112,11 @@ def _best_from(
     anchors: Sequence[bool],
     walks: int,
 ) -> _Found:
-    """Return the best result from one file order: as it is, and after up to `walks` rounds of swapped
+    """Return the best result from one file order: as it is, and after up to `walks` rounds of exchanged
     producers."""
     best: _Found | None = None
     failed: UnanchoredError | None = None
-    for ps in parents:  # no anchor can help these: they are fixed before producers are swapped
+    for ps in parents:  # no anchor can help these: they are fixed before producers are exchanged
         alone = sorted({p for p in ps if not anchors[p]})
         for first, second in itertools.pairwise(alone):
             order.add(second, first)
@@ -295,7 +295,7 @@ class _OrderSearch:
         return expected - 1
 
     def put_right(self) -> bool:
-        """After a probe that went wrong, swap the two producers that were met in the wrong order.
+        """After a probe that went wrong, exchange the two producers that were met in the wrong order.
 
         Return False where there are none (the expected step is not needed here) or a cycle forbids it.
         """
@@ -325,7 +325,7 @@ class _OrderSearch:
         `position` on.
 
         Args:
-            adjust: where there is none, swap producers until there is.
+            adjust: where there is none, exchange producers until there is.
         """
         # a search that runs all steps needs each of them: a later one of them reads it
         candidates: list[int] = []
