@@ -79,11 +79,11 @@ def fit_devices(
 
 
 def _document(finder: Finder, dim: str, asked: Sequence[int], *, reserve: str) -> FitDocument:
-    """A row for each device; it says of no time.
+    """Build the document with a row for each device; `seconds` stays 0.
 
     Args:
-        dim: the one that has several sizes; "" where none has.
-        asked: its sizes, or one 0.
+        dim: the dim with several sizes; "" for none.
+        asked: the sizes of `dim`; [0] for none.
     """
     ways = [fits_of(finder, device, asked) for device in finder.devices]
     size = asked[0] if asked else 1
@@ -111,10 +111,11 @@ def _document(finder: Finder, dim: str, asked: Sequence[int], *, reserve: str) -
 
 
 def _sizes(dims: Mapping[str, Sequence[int]]) -> tuple[str, dict[str, list[int]]]:
-    """(the dim that has several sizes, or none; "" where each has one; sizes by dim, sorted).
+    """Return the dim with several sizes or none ("" where each dim has one size), and each dim's sorted
+    sizes.
 
     Raises:
-        UsageError: several dims have several, or one has too many.
+        UsageError: several dims have several sizes, or one has too many.
     """
     sizes = {name: sorted(set(values)) for name, values in dims.items()}
     several = [name for name, values in sizes.items() if len(values) != 1]
@@ -134,10 +135,10 @@ def _finder(
     sizes: Mapping[str, Sequence[int]],
     report: Callable[[str], None],
 ) -> Finder:
-    """What looks for the largest size on each device.
+    """Build the search for the largest size on each device.
 
     Args:
-        kept: bytes of each device's memory that no plan may have.
+        kept: bytes of each device's memory that plans may not use.
     """
     devices = [
         Device(hardware=found, name=name, budget_bytes=found.memory_bytes - aside)
@@ -159,10 +160,10 @@ def _finder(
 
 
 def profiles_of(names: Sequence[str]) -> list[tuple[str, Hardware]]:
-    """The profiles by name, each once, in the order asked.
+    """Load the named hardware profiles, each once, in the given order.
 
     Raises:
-        UsageError: none is named, too many are, or one is unknown.
+        UsageError: no profile is named, too many are, or one is unknown.
     """
     wanted: dict[str, Hardware] = {}
     for name in names:

@@ -102,12 +102,12 @@ def _found(
     swept: str,
     asked: Sequence[int],
 ) -> Sweep:
-    """What was found; it says of no time.
+    """Assemble the sweep's result; `seconds` stays 0.
 
     Args:
-        solved: by way.
-        swept: the dim that has several sizes; "" where none has.
-        asked: budgets in bytes.
+        solved: a frontier for each way of `read`.
+        swept: the dim with several sizes; "" for none.
+        asked: the budgets, in bytes.
     """
     numbered = zip(read.numbers, solved, strict=True)
     by_size = itertools.groupby(numbered, key=lambda pair: pair[0])
@@ -134,11 +134,12 @@ def _found(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """All sizes of the model.
+    """The model, prepared at all sizes.
 
     Attributes:
-        ways: size by size; numbers: of which size each is.
-        overlap: copies run beside the operations.
+        ways: the ways to run each size, size by size.
+        numbers: the index of each way's size.
+        overlap: whether copies run beside the operations.
     """
 
     ways: list[FrontierWay]
@@ -150,10 +151,10 @@ class _Read:
 def _swept(
     dims: Mapping[str, Sequence[int]], points: int
 ) -> tuple[str, Mapping[str, Sequence[int]]]:
-    """(the dim that has several sizes, or the first, or ""; sizes by dim, sorted).
+    """Return the dim with several sizes, else the first dim or "", and each dim's sorted sizes.
 
     Raises:
-        UsageError: several have several, or that is too many points.
+        UsageError: several dims have several sizes, or there are too many points.
     """
     sizes = {name: sorted(set(values)) for name, values in dims.items()}
     several = [name for name, values in sizes.items() if len(values) > 1]
@@ -172,7 +173,7 @@ def _read(
     policy: Policy,
     report: Callable[[str], None],
 ) -> _Read:
-    """The model, prepared at each size."""
+    """Prepare the model at each size."""
     found: list[FrontierWay] = []
     numbers: list[int] = []
     overlap = False

@@ -1,11 +1,14 @@
-"""From a training graph, an order and costs to a planning problem.
+"""Build a planning problem from a training graph, an order and costs.
 
-Views are folded away: a view costs nothing and shares its input's buffer, so its readers are readers
-of that buffer, and of what else the view reads (a computed shape). What ONNX Runtime wants one of for
-each reader (`Operation.per_reader`) is folded too: its time and its buffer are its reader's. Persistent
-tensors are part of the fixed bytes. What remains are operations that compute, and buffers that come and
-go. A buffer on the host is one of no bytes that stays: it keeps its readers behind its producer, and
-what was copied from it can be copied from it again.
+The problem has only operations that compute, and buffers that come and go:
+
+- Views are folded away. A view costs nothing and shares its input's buffer: its readers count as readers
+  of that buffer, and of the view's other inputs (a computed shape).
+- An operation that ONNX Runtime needs once per reader (`Operation.per_reader`) is folded into each
+  reader, which gets its time and its buffer.
+- Persistent tensors are part of the fixed bytes.
+- A buffer on the host has size 0 and is never freed. It keeps its readers after its producer, and it can
+  be copied to the device any number of times.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from planner.plan.problem import (
 )
 
 NO_LIMIT = 1 << 62
-"""Bytes that no model takes."""
+"""A number of bytes beyond any model's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCosts:
-    """What operations take, by OpId.
+    """The time and workspace of each operation, by OpId.
 
     Attributes:
         duration_us: microseconds of one run.
-        workspace_bytes: held by the kernel while it runs, besides its outputs; 0 where absent.
+        workspace_bytes: bytes that the kernel holds while it runs, beside its outputs; None: 0 for all.
     """
 
     duration_us: Sequence[float]
@@ -47,10 +50,10 @@ class Room:
     """The memory that a plan has.
 
     Attributes:
-        capacity_bytes: the largest that its peak may be.
-        reserve_bytes: of those, left unused.
-        granularity: sizes of what comes and goes are rounded up to a multiple of so many bytes, as
-            the allocator does.
+        capacity_bytes: the largest allowed peak.
+        reserve_bytes: the part of the capacity that is left unused.
+        granularity: the allocator's unit in bytes: sizes of buffers that come and go are rounded up to a
+            multiple of it.
     """
 
     capacity_bytes: int = NO_LIMIT
@@ -60,12 +63,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """What a plan may do besides running each operation once.
+    """The levers that a plan may use.
 
     Attributes:
-        recompute: run operations again.
-        swap_out_bytes_per_s, swap_in_bytes_per_s: of the host link; 0 forbids swapping.
-        overlap: copies run beside the operations.
+        recompute: whether operations may run again.
+        swap_out_bytes_per_s, swap_in_bytes_per_s: the host link's bandwidth; 0 forbids swapping.
+        overlap: whether copies run beside the operations.
     """
 
     recompute: bool = True
@@ -76,10 +79,10 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formulation:
-    """A problem and the way back: `ops[i]` and `tensors[t]` name the graph's ids.
+    """A problem, and the graph ids of its operations (`ops[i]`) and tensors (`tensors[t]`).
 
     Attributes:
-        paging: operations that copy what lives on the host, beside the others (`with_paging`).
+        paging: operations that copy tensors that live on the host, beside the others (`with_paging`).
     """
 
     problem: Problem
@@ -130,11 +133,12 @@ def formulate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Builder:
-    """A graph on the way to a problem.
+    """The conversion of a graph's operations and buffers to a problem's.
 
     Attributes:
-        position: of each operation in the base order; index: of each buffer among the problem's tensors.
-        reads: by operation, as `_read_through` gives it.
+        position: each operation's position in the base order.
+        index: each buffer's index among the problem's tensors.
+        reads: the result of `_read_through`, by operation.
     """
 
     graph: TrainingGraph
@@ -155,7 +159,7 @@ class _Builder:
         return {buffer: tuple(sorted(readers)) for buffer, readers in found.items()}
 
     def op(self, op_id: OpId) -> PlanOp:
-        """Return an operation; what is made anew for it is part of its time and its workspace."""
+        """Return the problem's operation, with the time and outputs of the operations folded into it."""
         graph, index, workspace_bytes = self.graph, self.index, self.costs.workspace_bytes
         op, (read, parts) = graph.operations[op_id], self.reads[op_id]
         made = (graph.tensors[t] for part in parts for t in graph.operations[part].outputs)
@@ -175,7 +179,7 @@ class _Builder:
         )
 
     def tensor(self, buffer: TensorId, readers: tuple[OpIndex, ...], *, to_end: bool) -> PlanTensor:
-        """Return a buffer; `to_end`: an output lies in it."""
+        """Return the problem's tensor for a buffer; `to_end`: a graph output lies in the buffer."""
         graph, tensor = self.graph, self.graph.tensors[buffer]
         assert tensor.producer is not None
         return PlanTensor(
@@ -191,16 +195,16 @@ class _Builder:
 
 
 def _persistent_bytes(graph: TrainingGraph) -> int:
-    """Return the bytes that are there for the whole step."""
+    """Return the bytes that are live throughout the step."""
     own = (t for t in graph.tensors if t.is_persistent and not t.on_host and t.buffer == t.id)
     return sum(t.bytes for t in own) + sum(t.bytes for t in graph.output_copies)
 
 
 def with_paging(form: Formulation, graph: TrainingGraph) -> Formulation:
-    """The formulation with its loads and stores named: page-ins that the library's LoadIn can make, and
-    page-outs that its StoreOut can.
+    """Return the formulation with its loads and stores filled in.
 
-    A solver has them between the operations; `planner.simulate.loads` then moves loads ahead.
+    Loads are page-ins that the native library's LoadIn can do; stores are page-outs that its StoreOut can
+    do. Solvers place them among the operations; `planner.simulate.loads` then moves loads earlier.
     """
     loads, stores = set[int](), set[int]()
     for i, op_id in enumerate(form.ops):
@@ -216,23 +220,27 @@ def with_paging(form: Formulation, graph: TrainingGraph) -> Formulation:
 
 
 def with_free_paging(form: Formulation, problem: Problem) -> Problem:
-    """A problem of the formulation's operations whose loads and stores take no time: what is proved of it
-    holds where they hide."""
+    """Return `problem` with loads and stores that take no time.
+
+    A bound proved for it holds where other operations hide the loads and stores.
+    """
     beside, ops = form.paging.loads | form.paging.stores, enumerate(problem.ops)
     free = (replace(op, duration_us=0.0) if i in beside else op for i, op in ops)
     return replace(problem, ops=tuple(free))
 
 
 def _is_copied_once(graph: TrainingGraph, tensor: TensorId) -> bool:
-    """Whether it has a buffer of its own, and one reader that copies it to the host."""
+    """Tell whether a tensor has its own buffer, and exactly one reader that copies it to the host."""
     found = graph.tensors[tensor]
     copies = [c for c in found.consumers if graph.operations[c].op_type == TO_HOST]
     return found.buffer == tensor and len(copies) == 1
 
 
 def has_slot(tensor: Tensor) -> bool:
-    """Whether a copy beside the operations can bring it back: its node says how large it is, and of which
-    type."""
+    """Tell whether a copy beside the operations can bring a tensor back.
+
+    The copy's node states shape and type: both must be known, and the type one that can be swapped.
+    """
     return tensor.dtype in SWAP_DTYPES and bool(tensor.shape) and not tensor.unsized
 
 
@@ -241,8 +249,8 @@ def _rounded(size: int, granularity: int) -> int:
 
 
 def _read_through(graph: TrainingGraph, op: OpId) -> tuple[tuple[TensorId, ...], tuple[OpId, ...]]:
-    """(buffers that an operation reads, with those that its folded inputs are made from; the
-    operations that are made anew for it)."""
+    """Return the buffers that an operation reads, directly or through folded operations, and the
+    per-reader operations that are folded into it."""
     buffers: dict[TensorId, None] = {}
     parts: dict[OpId, None] = {}
     stack = list(reversed(graph.operations[op].inputs))

@@ -1,26 +1,27 @@
 """The LP over instants: a bound on the time of every plan, and a fractional plan to round.
 
-An instant p is the moment at which base operation p runs. What is needed after p and is neither
-resident at p, nor on the host, must be computed again after p, and so must (or be resident) whatever
-that needs:
+An instant p is the moment at which base operation p runs. A tensor that is needed after p must be
+resident at p, be on the host at p, or be computed again after p; the same holds for the inputs of each
+operation that runs again:
 
     minimise    Σ_m c_m R[m] + Σ_t out_t O[t] + Σ_(t,g) in_t W[t,g]
     res[t,p] + A[prod t,p] + W[t, gap at p] >= 1          t used after p
     res[t,p] + A[prod t,p] + W[t, gap at p] >= A[m,p]     t an input of m, m < p
-    Σ_t s_t res[t,p] <= capacity - what p itself holds
+    Σ_t s_t res[t,p] <= capacity - bytes that p itself holds
     R[m] >= A[m,p],  O[t] >= W[t,g],  all in [0, 1]
 
-Where copies run beside the operations they cost no time themselves; W is then one variable for each
-instant, and `planner.bound.copy_times` adds time.
+Copies that run beside the operations cost no time themselves. W then has one variable per instant, and
+`planner.bound.copy_times` adds the time of the copies.
 
-Inputs of p are resident. The value is a lower bound for every schedule whose first executions
-follow the base order, with any number of recomputes and swaps: each such schedule gives a feasible
-point (A = executed again after p, res = resident at p) of no greater cost. In-place outputs are
-credited in full, which keeps the bound valid.
+Inputs of p are resident. The optimum is a lower bound for every schedule whose first executions follow
+the base order, with any number of recomputes and swaps: each of these schedules gives a feasible point (A
+= executed again after p, res = resident at p) of no greater cost. In-place outputs are credited in full,
+which keeps the bound valid.
 
-What runs again, or is needed, after p is so after each earlier instant too. Rows that say so are left
-out: they took the simplex up to 20 times as long on training graphs of 1,200 to 2,100 operations with 12
-instants, and their bounds stayed as they were. `planner.bound.column_generation` has them.
+An operation that runs again after p, or a tensor needed after p, also does so after each earlier instant.
+The LP leaves out the rows that say this: with them the simplex took up to 20 times as long on training
+graphs of 1,200 to 2,100 operations with 12 instants, and the bounds did not change.
+`planner.bound.column_generation` has them.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ BOUND_CLASS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LpSolution:
-    """Optimum of the LP over some instants.
+    """The optimum of the LP over some instants.
 
     Attributes:
-        extra_us: the value of this solution.
-        bound_us: no plan adds less time than this to the base order.
+        extra_us: time that this solution adds to the base order.
+        bound_us: lower bound on the time that any plan adds to the base order.
         feasible: False where some instant cannot meet the capacity at all.
-        resident, swapped: by tensor and instant. rerun: by operation and instant.
-        price_us: by instant, what one more byte of capacity there takes off the bound: the dual price
-            of the instant's row (0 for integer programs, which have none).
+        resident, swapped: values of res and W, by tensor and instant. rerun: A, by operation and instant.
+        price_us: microseconds by which one more byte of capacity lowers the bound, by instant: the dual
+            price of the instant's capacity row. Empty for integer programs, which have no duals.
     """
 
     feasible: bool
@@ -134,7 +135,7 @@ class InstantLp:
         if self.times is not None:
             return self.program.variable()
         uses = problem.tensors[t].uses
-        # behind its last use a tensor may still come back, for a recompute that reads it
+        # a tensor may return after its last use, for a recompute that reads it
         gap = (t, next((i for i, u in enumerate(uses) if u > p), len(uses)))
         if gap not in self.swap_gap:
             self.swap_gap[gap] = self._paid(problem.swap_in_us(t))
@@ -145,19 +146,21 @@ class InstantLp:
         return self.swap_gap[gap]
 
     def _paid(self, us: float) -> int:
-        """A variable that costs so many microseconds; where copies run beside the operations that is a
-        row, made as it is solved."""
+        """Add a variable that costs `us` microseconds, and return its number.
+
+        Where copies run beside the operations, `solve` adds the cost as a row instead.
+        """
         cost = self.scale * us
         variable = self.program.variable(0.0 if self.times is not None else cost)
         self.objective.append((variable, cost))
         return variable
 
     def solve(self, *, time_limit_s: float, whole: bool = False) -> LpSolution | None:
-        """Solve; None where the time limit passed without an answer.
+        """Solve the LP; return None where the time limit passed without an answer.
 
         Args:
-            whole: decide every tensor wholly. Every plan does, so the bound stays one, and it is
-                tighter where few large tensors matter; it takes longer.
+            whole: make all decisions integers. Every plan's decisions are, which keeps the bound valid.
+                It is tighter where a few large tensors matter, and takes longer.
         """
         if self.times is not None:
             self.program.at_most([*self.objective, (self.times.recompute, -1.0)], 0.0)
@@ -184,6 +187,6 @@ class InstantLp:
         )
 
     def _prices(self, duals: Floats) -> dict[int, float]:
-        """Microseconds for a byte at each instant, from the rows' duals, which are in scaled units."""
+        """Convert the duals of the capacity rows from scaled units to microseconds per byte."""
         per_byte = 1.0 / max(1, self.problem.capacity_bytes) / self.scale
         return {p: max(0.0, -float(duals[row])) * per_byte for p, row in self.memory.items()}

@@ -1,8 +1,8 @@
-"""A linear program in the making, as flat lists, and its solution by OR-Tools.
+"""A linear program, built as flat lists and solved by OR-Tools.
 
-A MathOpt model that is built term by term makes an object of each, which takes several times as long as
-solving it. Its interchange format (ortools/math_opt/model.proto) takes arrays, and what is zero or not
-asked for is left out of the answer.
+A MathOpt model that is built term by term creates an object for each term, which takes several times as
+long as solving the model. Its interchange format (ortools/math_opt/model.proto) takes arrays. Answers
+leave out zeros, and values that were not asked for.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _WANTED = mathopt.ModelSolveParameters(
     dual_values_filter=mathopt.LinearConstraintFilter(skip_zero_values=True),
     reduced_costs_filter=mathopt.VariableFilter(filtered_items=()),
 )
-"""What an answer has: values and duals that are not zero."""
+"""The contents of an answer: values and duals other than zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of a program.
+    """The outcome of solving a program.
 
     Attributes:
-        is_impossible: nothing satisfies its rows. is_optimal: proved, within the gap.
-        bound: no solution is below it; not finite where nothing was proved.
-        objective: of the solution; not a number where there is none.
-        values: by variable; None where there is no solution.
-        duals: by row; empty for an integer program.
+        is_impossible: no solution satisfies all rows. is_optimal: proved optimal, within the gap.
+        bound: a lower bound on the objective; not finite where nothing was proved.
+        objective: the solution's cost; NaN where there is no solution.
+        values: the solution, by variable; None where there is no solution.
+        duals: the dual values, by row; empty for an integer program.
     """
 
     is_impossible: bool
@@ -61,7 +61,7 @@ class Answer:
 
 @dataclass(slots=True)
 class LinearProgram:
-    """Variables and rows, numbered from 0; what they cost is to be minimised."""
+    """A program that minimises the cost of its variables; variables and rows are numbered from 0."""
 
     high: list[float] = field(default_factory=list)
     cost: list[float] = field(default_factory=list)
@@ -72,17 +72,17 @@ class LinearProgram:
     upper: list[float] = field(default_factory=list)
 
     def variable(self, cost: float = 0.0, *, high: float = 1.0) -> int:
-        """A variable between 0 and a bound."""
+        """Add a variable between 0 and `high`, and return its number."""
         self.high.append(high)
         self.cost.append(cost)
         return len(self.cost) - 1
 
     def at_most(self, terms: Terms, upper: float) -> int:
-        """Σ coefficient · variable <= upper; the row's number."""
+        """Add the row Σ coefficient · variable <= upper, and return its number."""
         return self._row(terms, -math.inf, upper)
 
     def at_least(self, terms: Terms, lower: float) -> int:
-        """Σ coefficient · variable >= lower; the row's number."""
+        """Add the row Σ coefficient · variable >= lower, and return its number."""
         return self._row(terms, lower, math.inf)
 
     def _row(self, terms: Terms, lower: float, upper: float) -> int:
@@ -100,7 +100,7 @@ class LinearProgram:
         return number
 
     def linear(self, *, time_limit_s: float) -> Answer:
-        """The optimum of the linear program, by GLOP's dual simplex."""
+        """Solve the linear program by GLOP's dual simplex."""
         params = mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX)
         if clock.is_counted():
             params.iteration_limit = 1 + int(max(0.05, time_limit_s) / self._pivot_s)
@@ -109,8 +109,10 @@ class LinearProgram:
         return self._solved(mathopt.SolverType.GLOP, params, frozenset())
 
     def integer(self, whole: Collection[int], *, time_limit_s: float) -> Answer:
-        """The best solution found by HiGHS, on one thread, where these variables are integers; none where
-        work is counted, of which HiGHS says nothing."""
+        """Solve with the variables of `whole` as integers, by HiGHS on one thread.
+
+        Where planner counts work instead of time, the answer is empty: HiGHS does not report its work.
+        """
         if clock.is_counted():
             return Answer(is_impossible=False, is_optimal=False, bound=-math.inf)
         params = mathopt.SolveParameters(

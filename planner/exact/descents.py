@@ -1,8 +1,9 @@
-"""Descents from several plans: where one ends depends on where it began more than on its time.
+"""Descents from several plans.
 
-The parts of a descent change a plan in one place at a time, so it ends near the plan that it began
-with. On a random layered graph of 100 operations, ten evicted plans with blurred scores ended between
-54.9% and 59.0% of the base order's peak, ten seconds each.
+The end of a descent depends on its start more than on its time: each part of a descent changes a plan in
+one place, which keeps the result near the start. On a random layered graph of 100 operations, descents of
+ten seconds from ten evicted plans with blurred scores ended between 54.9% and 59.0% of the base order's
+peak.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ def descend_from_many(
     stop: Callable[[], bool] | None = None,
     policy: ExactPolicy = EXACT,
 ) -> Candidate:
-    """The plan with the least peak found, from `start` on and from evicted plans; it ends at the
-    capacity, or where nothing has helped for many spells.
+    """Descend from `start` and from evicted plans, and return the plan with the least peak.
 
-    A plan is gone on with as long as it gets lower by the policy's `spell_gain` a spell. Then comes
-    an evicted plan; one that stays far above the best is given up after a spell, and the more often
-    that was so, the longer the best is gone on with instead.
+    The search ends at the capacity, or after many spells without progress. A plan gets another spell as
+    long as each lowers its peak by the policy's `spell_gain`; then an evicted plan has its turn. An
+    evicted plan that stays far above the best is dropped after one spell. The more often this happens,
+    the more spells the best plan gets before the next evicted plan.
 
     Args:
-        start: with first runs in base order, on one stream.
+        start: a plan on one stream, with first runs in base order.
         settings: as for `descend`.
-        stop: asked between rounds.
-        policy: the spells.
+        stop: called between spells; the search ends when it returns True.
+        policy: the length of spells, and when to end them.
     """
     deadline = clock.now() + settings.limit_s
     draw = random.Random(settings.seed)
@@ -51,7 +52,7 @@ def descend_from_many(
         return min(policy.spell_s, deadline - clock.now())
 
     def spell(plan: Candidate) -> Candidate:
-        """`plan`, after some seconds of descent."""
+        """Descend from `plan` for one spell."""
         nonlocal spells
         spells += 1
         limits = replace(settings, limit_s=left_s(), seed=settings.seed + spells)
@@ -83,14 +84,14 @@ def descend_from_many(
 
 
 class _Turns:
-    """When the best plan makes room for a new one: the more often that was in vain, the later."""
+    """Decides when a new plan gets a spell instead of the best: later after each failure."""
 
     def __init__(self) -> None:
         self._waits = 0  # spells of the best before the next new plan
         self._waited = 0
 
     def tried(self, *, in_vain: bool) -> None:
-        """Note what came of a new plan."""
+        """Record whether a new plan was in vain."""
         self._waits = 2 * self._waits + 1 if in_vain else 0
 
     def is_due(self) -> bool:
@@ -103,11 +104,11 @@ class _Turns:
 
 
 class _Evicted:
-    """Plans by eviction, at capacities about as small as it can do with."""
+    """A source of plans by eviction, at about the least capacities that eviction can meet."""
 
     _STEP = 0.97
     _TRIES = 3
-    """Of each policy, before a capacity counts as too small."""
+    """Tries of each policy, before a capacity counts as too small."""
 
     def __init__(self, problem: Problem, capacity_bytes: int, draw: random.Random) -> None:
         self.problem = problem
@@ -116,14 +117,14 @@ class _Evicted:
         self.capacity_bytes = capacity_bytes
 
     def least(self, deadline: float) -> Candidate | None:
-        """The plan with the least peak that it comes to without chance."""
+        """Return the plan with the least peak that eviction reaches without random scores."""
         least = None
         while found := self._plan(deadline, blurred=False):
             least = found
         return least
 
     def draw(self, deadline: float) -> Candidate | None:
-        """A plan with blurred scores; None where the time does not do."""
+        """Return a plan evicted with blurred scores, or None at the deadline."""
         while clock.now() < deadline:
             for _ in range(self._TRIES):
                 if found := self._plan(deadline, blurred=True):
@@ -132,7 +133,7 @@ class _Evicted:
         return None
 
     def _plan(self, deadline: float, *, blurred: bool) -> Candidate | None:
-        """The first policy's that does with the capacity, which falls with that."""
+        """Return a plan of the first policy that meets the capacity, and then lower the capacity."""
         draw = self.random if blurred else None
         policies = list(EVICTION_POLICIES)
         self.random.shuffle(policies)

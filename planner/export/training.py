@@ -1,4 +1,4 @@
-"""From PyTorch in one step: a module, example inputs and a loss in; a training graph out."""
+"""Export a PyTorch module, with example inputs and a loss, as an ONNX training graph."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from planner.onnxio.save import written_together
 from planner.units import some_of
 
 ASSUMED = "planner.assumed"
-"""Of the model's metadata: values of the example inputs that it was made for, a line each."""
+"""Metadata key: values of the example inputs that the graph takes for granted, one a line."""
 
 
 class KernelWarning(UserWarning):
@@ -49,7 +49,7 @@ class KernelWarning(UserWarning):
 
 
 class ModeWarning(UserWarning):
-    """Parts of a module that trains are exported in evaluation mode, as they are."""
+    """Parts of a module in training mode are in evaluation mode, and are exported in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,15 @@ class ExportedGraph(LoweredStep):
     unchecked: str = ""
     """Why the graph was not compared with PyTorch's own step; "" where it was."""
     assumed: tuple[str, ...] = ()
-    """Where the module's Python reads values of tensors, and what it read of the example inputs: the
-    graph holds for inputs of which the same is read (`specialize`)."""
+    """Places where the module's Python reads values of tensors, with the values read from the example
+    inputs. The graph is right for inputs with the same values there (`specialize`)."""
 
     def initial_state(self) -> dict[str, np.ndarray]:
-        """What the optimizer's inputs are at the first step, learning rates included: feed these beside
-        the parameters, and at each later step `<name>_new` of the step before as `<name>`."""
+        """Return the optimizer's inputs at the first step, learning rates included.
+
+        Feed them beside the parameters. At each later step, feed `<name>_new` of the step before as
+        `<name>`.
+        """
         return {item.name: np.full(item.shape, item.initial, item.dtype) for item in self.state}
 
     def save(
@@ -76,7 +79,7 @@ class ExportedGraph(LoweredStep):
         sidecar: bool = False,
         force: bool = False,
     ) -> tuple[Path, ...]:
-        """Write the model, and what belongs beside it; returns the files written.
+        """Write the model and its side files, and return the paths of all files written.
 
         Args:
             external_data: store tensors in `NAME.onnx.data` (always done above 2 GB).
@@ -115,7 +118,7 @@ def export_training_graph(
     check: bool = True,
     name: str | None = None,
 ) -> ExportedGraph:
-    """One training step of a PyTorch module as an ONNX graph in standard operators.
+    """Export one training step of a PyTorch module as an ONNX graph in standard operators.
 
     Graph inputs: the example inputs and the targets; then every parameter, and every buffer that
     the step changes, under the module's own names; then the optimizer's state. Outputs: `loss`; what
@@ -229,7 +232,8 @@ def step_of(
     targets: Given,
     autocast: torch.dtype | None,
 ) -> tuple[TrainingStep, dict[str, Tensor]]:
-    """The step of `export_training_graph`, and the tensors that it takes, by name and in order.
+    """Build the training step of `export_training_graph`; return it with its input tensors by name, in
+    order.
 
     Raises:
         UsageError: no tensor is given, or targets without a loss function.
@@ -251,7 +255,7 @@ def _update(
     joint: JointGraph,
     inputs: Mapping[str, Tensor],
 ) -> Optimizer | TracedUpdate | None:
-    """What is appended to the step: PyTorch's own code is traced."""
+    """Return the update to append to the step; a PyTorch optimizer or a function is traced."""
     if isinstance(optimizer, torch.optim.Optimizer) or (
         callable(optimizer) and not hasattr(optimizer, "append")
     ):
@@ -267,7 +271,7 @@ def _update(
 
 
 def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims | None) -> OpenDims:
-    """The dimensions that stay symbolic."""
+    """Return the dimensions that stay symbolic."""
     if dynamic is None:
         return open_batch(inputs) if dynamic_batch else {}
     if dynamic_batch:
@@ -276,12 +280,12 @@ def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims |
 
 
 def half_type(name: Literal["bf16", "fp16"] | None) -> torch.dtype | None:
-    """The type that the command line calls so."""
+    """Return the torch type for a name of the command line."""
     return None if name is None else {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 
 def _stay_so(names: Sequence[str]) -> str:
-    """What to say of a module that trains, with parts that do not."""
+    """Return the warning about parts in evaluation mode, in a module that trains."""
     return (
         f"parts of the module are in evaluation mode, and are exported so: {some_of(names, 3)}; "
         "call module.train() first where they are to train (dropout, statistics of a batch normalization)"
@@ -289,7 +293,7 @@ def _stay_so(names: Sequence[str]) -> str:
 
 
 def _needs_kernels(missing: Sequence[str]) -> str:
-    """What to say of a graph that the CPU cannot run."""
+    """Return the warning about a graph that ONNX Runtime's CPU provider cannot run."""
     return (
         f"ONNX Runtime's CPU provider has no bfloat16 kernel of {', '.join(missing)}: the graph loads "
         "where the provider has them, and is planned with --no-verify here; with cast_for_cpu=True "
@@ -298,12 +302,12 @@ def _needs_kernels(missing: Sequence[str]) -> str:
 
 
 def _renamed(targets: Mapping[str, Tensor], taken: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Targets whose names an input has (`input`, often) get a name of their own."""
+    """Rename each target that shares its name (often `input`) with an input."""
     return {(f"target_{key}" if key in taken else key): value for key, value in targets.items()}
 
 
 def _check_names(module: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-    """Raise where an input has the name of a tensor of the module."""
+    """Check that no input shares its name with a tensor of the module, and that the module can train."""
     tensors = tensors_of(module)
     for name in inputs:
         if name in tensors:
@@ -320,7 +324,7 @@ def _check_names(module: nn.Module, inputs: Mapping[str, Tensor]) -> None:
 
 
 def _stored(module: nn.Module, joint: JointGraph, *, everything: bool) -> dict[str, np.ndarray]:
-    """Values that go into the model: buffers that the step only reads, and what was asked for."""
+    """Return the values to store in the model: buffers that the step only reads, or every tensor."""
     stored: dict[str, np.ndarray] = {}
     buffers = dict(module.named_buffers())
     for name, tensor in tensors_of(module).items():
@@ -336,7 +340,7 @@ def _stored(module: nn.Module, joint: JointGraph, *, everything: bool) -> dict[s
 def _recipes(
     module: nn.Module, inputs: Mapping[str, Tensor], graph: LoweredStep
 ) -> dict[str, InputSpec]:
-    """How to draw each graph input: as the examples look, parameters as they are initialized."""
+    """Return how to draw each graph input: data like the examples, parameters as PyTorch does."""
     recipes = {name: _like(tensor) for name, tensor in inputs.items()} | initial_specs(module)
     for item in graph.state:
         recipes.setdefault(item.name, _state_recipe(item))
@@ -345,8 +349,8 @@ def _recipes(
 
 
 def _state_recipe(item: StateTensor) -> InputSpec:
-    """How to draw a tensor of the optimizer's state: what is nowhere negative (a mean of squares) stays
-    so."""
+    """Return how to draw a tensor of the optimizer's state; a nonnegative one (a mean of squares) stays
+    nonnegative."""
     first = item.initial
     if not isinstance(first, np.ndarray):
         return InputSpec(shape=item.shape, dtype=item.dtype.name, kind="const", value=first)
@@ -355,7 +359,7 @@ def _state_recipe(item: StateTensor) -> InputSpec:
 
 
 def _like(tensor: Tensor) -> InputSpec:
-    """A recipe for values like those of an example: its range, or one value if it has but one."""
+    """Return a recipe for values like an example's: one value, normal, or integers in its range."""
     tensor = as_real(tensor)
     shape, dtype = tuple(tensor.shape), numpy_dtype(tensor.dtype).name
     known = tensor.numel() > 0 and not tensor.is_meta

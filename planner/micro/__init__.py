@@ -1,1 +1,1 @@
-"""A step on a batch as several runs on parts of it, whose gradients add up."""
+"""Micro-batches: a step as several runs on parts of the batch, whose gradients are added up."""

@@ -1,4 +1,4 @@
-"""Which dim of a model is its batch, which inputs carry it, and what it divides into."""
+"""Find a model's batch dim, the inputs that carry it, and its divisors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.onnxio.dims import dims_of, symbolic_dims
 from planner.onnxio.load import LoadedModel
 
 _USUAL = ("batch", "batch_size", "batchsize", "bs", "n", "b")
-"""Names of a batch dim, the plainest first."""
+"""Usual names of a batch dim, the clearest first."""
 
 _SHOWN = 12
 
@@ -22,8 +22,8 @@ class Batch:
     """The batch of a model.
 
     Attributes:
-        dim: what the open dim is called; `size` is what it is bound to.
-        inputs: by name of each graph input that carries it, the axis on which it does.
+        dim: the name of the open dim; `size` is its bound value.
+        inputs: the batch axis of each graph input that carries it, by name.
     """
 
     dim: str
@@ -32,9 +32,9 @@ class Batch:
 
 
 def batch_of(loaded: LoadedModel) -> Batch:
-    """The batch of a model whose dims are bound.
+    """Find the batch of a model whose dims are bound.
 
-    It is the one open dim that some input has first; of several, the one that is called a batch.
+    The batch is the only open dim that comes first in an input; of several, the one with a usual name.
 
     Raises:
         ModelError: the file fixes the batch, or an input has it on two axes.
@@ -78,13 +78,13 @@ def _carriers(model: ir.Model, dim: str) -> dict[str, int]:
 
 
 def divisors(size: int) -> list[int]:
-    """What divides `size`, ascending, 1 and `size` included."""
+    """Return the divisors of `size` in ascending order, 1 and `size` included."""
     low = [k for k in range(1, int(size**0.5) + 1) if size % k == 0]
     return sorted({*low, *(size // k for k in low)})
 
 
 def check_runs(runs: int, batch: Batch) -> None:
-    """Raise UsageError where a batch cannot be divided into so many parts of one size."""
+    """Raise UsageError where a batch cannot be divided into `runs` parts of equal size."""
     if runs >= 1 and batch.size % runs == 0:
         return
     all_of_them = divisors(batch.size)

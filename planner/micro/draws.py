@@ -1,4 +1,4 @@
-"""Random numbers switched off, so that two models can be compared that would draw others."""
+"""Switch off random numbers, to compare two models that would draw different ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 
 
 def random_nodes(model: ir.Model) -> list[ir.Node]:
-    """Nodes that draw random numbers, dropout among them."""
+    """Return the nodes that draw random numbers, dropout among them."""
     return [node for node in model.graph if _is_random(node)]
 
 
 def without_draws(model: ir.Model) -> ir.Model:
-    """A clone in which dropout lets everything through, and what is drawn is one half throughout.
+    """Return a clone in which dropout drops nothing and every random number is one half.
 
     Raises:
-        ModelError: an operator that this is not known of.
+        ModelError: an operator whose random numbers cannot be switched off.
     """
     clone = model.clone()
     names = FreeNames(clone)
@@ -46,7 +46,7 @@ def _is_random(node: ir.Node) -> bool:
 
 
 def _may_train(node: ir.Node) -> bool:
-    """Whether a dropout node may be in training mode."""
+    """Tell whether a node may be in training mode; True unless it is a dropout known not to be."""
     if node.op_type != "Dropout":
         return True
     if len(node.inputs) < 3 or node.inputs[2] is None:
@@ -56,7 +56,7 @@ def _may_train(node: ir.Node) -> bool:
 
 
 def _replace_like(model: ir.Model, names: FreeNames, node: ir.Node) -> None:
-    """Put halves in the place of a random tensor of the shape of another."""
+    """Replace a random tensor that has another tensor's shape by halves."""
     out, data = node.outputs[0], node.inputs[0]
     said = node.attributes.get("dtype")
     dtype = ir.DataType(said.as_int()) if said is not None else (out.dtype or ir.DataType.FLOAT)

@@ -1,11 +1,11 @@
-"""The model of one run: a part of the batch, and totals that are fed back from run to run.
+"""Write the model of one run, on a part of the batch, with totals that are fed back from run to run.
 
     value ─────────────────→ readers        value__run ─(scale)─ Add ─ value ─→ readers
                                             value__acc (input) ──┘       └─→ output
 
-The total takes the name of the value, so that an output keeps its own. What is computed from totals is
-that of the full step in the last run, and of no use before. A count is read as each run has it where
-samples are worked on (1 where a run counts nothing), and as a total elsewhere.
+The total takes the name of the value, which lets an output keep its name. Values computed from totals are
+those of the full step in the last run, and are meaningless before. Operations on samples read a run's own
+count (1 where a run counts nothing); all others read the total count.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from planner.plan.planfile import Accumulator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted:
-    """The model of one run; see `planner.plan.planfile.MicroBatches` for what the rest is.
+    """The model of one run; `planner.plan.planfile.MicroBatches` explains the other attributes.
 
     Attributes:
-        model: a clone.
+        model: a clone of the original, with totals.
     """
 
     model: ir.Model
@@ -38,21 +38,21 @@ class Emitted:
 
 
 def has_accumulators(model: ir.Model) -> bool:
-    """Whether nodes of the model's own add gradients up."""
+    """Tell whether the model has its own accumulators of gradients."""
     return any(node.op_type in ACCUMULATORS for node in model.graph)
 
 
 def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Emitted:
-    """Let the runs of a model add their totals up.
+    """Build the model whose runs add up their totals.
 
     Args:
-        model: not changed; of `flow`.
-        kinds: for each value that is added up, how: "sum", "mean" or the name of a count; for each output
-            that carries the batch, "sum" (as it is) or "mean" (scaled).
-        runs: how many a step has.
+        model: the model of `flow`; not changed.
+        kinds: for each value that is added up, "sum", "mean" or the name of a count; for each output that
+            carries the batch, "sum" (unchanged) or "mean" (scaled).
+        runs: the number of runs in a step.
 
     Raises:
-        ModelError: a total cannot be fed back, by name.
+        ModelError: a total cannot be fed back; the message names it.
     """
     clone = model.clone()
     build = _TotalsWriter(clone, flow, runs)
@@ -82,7 +82,7 @@ def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Em
 
 
 class _TotalsWriter:
-    """Adds totals to one model, under names that nothing in it has."""
+    """A writer that adds totals to one model, under unused names."""
 
     def __init__(self, model: ir.Model, flow: Flow, runs: int) -> None:
         self.model, self.flow, self.runs = model, flow, runs
@@ -98,12 +98,12 @@ class _TotalsWriter:
         self.behind = {node for node in self.nodes if flow.is_behind(node)}
 
     def is_added_up(self, name: str) -> bool:
-        """Whether nodes of the model's own add a value up, and nothing else reads it."""
+        """Tell whether the model's own accumulators, and nothing else, read a value."""
         readers = {use.node for use in self.values[name].uses()}
         return bool(readers) and all(node.op_type in ACCUMULATORS for node in readers)
 
     def scale(self, name: str, kind: str) -> None:
-        """Scale the mean that the model's own accumulators read."""
+        """Scale a mean that the model's own accumulators read."""
         if kind != MEAN:
             raise ModelError(
                 f"gradient {name!r} is a mean over {kind!r}, which may differ from run to run, and nodes "
@@ -118,7 +118,7 @@ class _TotalsWriter:
             use.node.replace_input_with(use.idx, scaled)
 
     def scale_output(self, name: str) -> None:
-        """Scale an output that each run has for its own samples; what else reads it does so as it was."""
+        """Scale an output that each run has for its own samples; its other readers get it unscaled."""
         value = self.values[name]
         node = value.producer()
         assert node is not None
@@ -129,7 +129,7 @@ class _TotalsWriter:
         self.model.graph.outputs[place] = scaled
 
     def add_up(self, name: str, kind: str) -> Accumulator:
-        """Feed a total back; its readers are changed by `read_totals`."""
+        """Feed a total back; `read_totals` redirects its readers later."""
         value, kinds = self.values[name], self.flow.types
         node = value.producer()
         assert node is not None
@@ -171,7 +171,7 @@ class _TotalsWriter:
         )
 
     def _read_safely(self, count: ir.Value, total: ir.Value) -> None:
-        """Let a run that counts nothing divide by 1: what it divides is 0 then, and no more is added."""
+        """Make a run that counts nothing divide by 1: it then divides 0, and adds nothing."""
         name, dtype = str(count.name), count.dtype or self.flow.types[str(total.name)].dtype
         readers = [use for use in count.uses() if use.node in self.place]
         zero = self._constant(f"{dtype.name}_0", np.zeros((), dtype.numpy()))
@@ -183,7 +183,7 @@ class _TotalsWriter:
         self.totals[safe] = total
 
     def read_totals(self) -> None:
-        """Let outputs, and what lies behind the frontier, read totals."""
+        """Make outputs, and nodes behind the frontier, read totals."""
         graph = self.model.graph
         for place, value in enumerate(list(graph.outputs)):
             graph.outputs[place] = self._total_of(value, None)
@@ -191,13 +191,13 @@ class _TotalsWriter:
             if node not in self.behind or all(v in self.totals for v in node.outputs):
                 continue
             if all(v.name in self.flow.masks for v in node.outputs if v.name):
-                continue  # as each run has it; of totals a copy is made where that is read
+                continue  # keeps each run's value; a reader of totals gets a copy (`_total_of`)
             for place, value in enumerate(node.inputs):
                 if value is not None:
                     node.replace_input_with(place, self._total_of(value, node))
 
     def _total_of(self, value: ir.Value, reader: ir.Node | None) -> ir.Value:
-        """A value as it is of totals: itself, where none is behind it."""
+        """Return a value computed from totals, or the value itself where it needs none."""
         if value in self.totals:
             return self.totals[value]
         node = value.producer()
@@ -224,9 +224,9 @@ class _TotalsWriter:
         return self.totals[value]
 
     def _weights(self, count: str, name: str) -> tuple[ir.Value, ir.Value]:
-        """(share of the total so far, share of this run), scalars of a value's type.
+        """Return the share of the total so far and the share of this run, as scalars of a value's type.
 
-        The shares of a step in which nothing is counted yet are 0, and not 0/0.
+        While nothing has been counted, both shares are 0 instead of 0/0.
         """
         kind = self.flow.types[name]
         key = (count, kind.dtype.name)
@@ -285,7 +285,7 @@ class _TotalsWriter:
         named: str = "",
         attributes: list[ir.Attr] | None = None,
     ) -> ir.Value:
-        """A node behind another one, and what it makes."""
+        """Insert a node after another one, and return its output."""
         made = ir.Value(name=named or self.names.fresh(wish))
         node = ir.Node(
             "",

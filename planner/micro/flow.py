@@ -1,19 +1,19 @@
-"""What in a model depends on samples, and where that ends: found in its data flow, not in its names.
+"""Find the values of a model that depend on samples, by its data flow and not by names.
 
-A value *carries* the batch where its shape follows the batch's size, and *depends on samples* where it
-is computed from the data of inputs that carry the batch. The *frontier* is where values that depend on
-samples stop carrying it: they are summed or averaged over the batch, as the loss and each gradient are.
-What is computed from those alone lies *behind* the frontier (clipping by the norm, the update).
+A value *carries* the batch if its shape follows the batch's size. It *depends on samples* if it is
+computed from the data of inputs that carry the batch. The *frontier* are the values that depend on
+samples but no longer carry the batch: sums or averages over it, as the loss and each gradient. Values
+computed from those alone lie *behind* the frontier (clipping by the norm, the update).
 
     x [batch] ─ op ─ [batch] ─┬─ ReduceSum ─ gradient ─ AdamW ─ new parameter
                               │              frontier   behind
     only `Shape` of x ─ sized: follows the size of the batch, and no sample
 
-Where an operation that works on each sample reads a value from the frontier, the samples of a batch
-are coupled: batch normalization reads means over the batch, and parts of the batch have others. There
-the runs do not add up. One such value is no harm: the *count* of what a loss is averaged over (targets
-that are not ignored). It comes from integers, as a mask, and tells nothing but a number; gradients that
-were divided by it are weighted with it when they are added up (`planner.micro.kinds`).
+An operation on each sample that reads a value of the frontier couples the samples of a batch: batch
+normalization reads means over the batch, and parts of the batch have other means. The runs then do not
+add up. One value of the frontier may be read this way: the *count* of a loss's terms (targets that are
+not ignored). A count comes from integers by way of a mask, and is only a number; gradients that were
+divided by it are weighted with it when they are added up (`planner.micro.kinds`).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from planner.micro.batch import Batch
 from planner.onnxio.load import ValueType
 
 _ONLY_SHAPE = frozenset({"Shape", "Size"})
-"""They read the shape of their input, and none of its elements."""
+"""Operators that read the shape of their input, and none of its elements."""
 
 ACCUMULATORS = frozenset({"InPlaceAccumulator", "InPlaceAccumulatorV2", "GradientAccumulator"})
-"""onnxruntime-training's own: they add their second input up in their first, run by run."""
+"""onnxruntime-training's own accumulators: they add their second input to their first, run by run."""
 
 NEXT_STEP = "leave --micro-batch out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """Where samples go in a model. Values are known by name.
+    """The flow of samples through a model. Values are identified by name.
 
     Attributes:
-        batch: of the model.
-        types: of all values, at the size of the batch.
-        axis: of the values that carry the batch and are needed, where it is.
-        samples: depend on samples.
-        sized: follow the batch's size, or may, and no sample.
-        masks: depend on samples through masks alone, which were made of integers.
-        needed: reach an output of the graph.
-        frontier: needed values that depend on samples, do not carry the batch, and are made of what does;
-            in the order of the graph.
-        counts: of those, masks that operations on samples read.
+        batch: the model's batch.
+        types: the types of all values, at the batch's size.
+        axis: the batch axis of each value that carries the batch.
+        samples: values that depend on samples.
+        sized: values that follow, or may follow, the batch's size but no sample.
+        masks: values that depend on samples only through masks made from integers.
+        needed: values that reach an output of the graph.
+        frontier: needed values that depend on samples and do not carry the batch, made by nodes that read
+            the batch; in the order of the graph.
+        counts: values of the frontier from which masks that operations on samples read are computed.
     """
 
     batch: Batch
@@ -66,7 +66,7 @@ class Flow:
     counts: tuple[str, ...]
 
     def is_behind(self, node: ir.Node) -> bool:
-        """Whether a node reads values that depend on samples, and none that carries the batch."""
+        """Tell whether a node reads values that depend on samples, and none that carries the batch."""
         read = [n for n in _read(node) if n in self.samples]
         return bool(read) and not any(n in self.axis for n in read)
 
@@ -80,18 +80,18 @@ def flow_of(
     """Follow the samples through a model.
 
     Args:
-        types: of its values at `batch.size`.
+        types: the types of its values at `batch.size`.
         other: the same at another size of the batch.
 
     Raises:
-        ModelError: samples are coupled, so that runs on parts of the batch do not add up to one on all of
-            it; the operation is named.
+        ModelError: samples are coupled, and runs on parts of the batch do not add up to a run on all of
+            it; the message names the operation.
     """
     walk = _FlowWalk(model, batch, types, other)
     walk.follow()
     needed = _needed(model)
     nodes = [node for node in model.graph if any(v.name in needed for v in node.outputs)]
-    for node in nodes:  # what normalizes is named before what helps it
+    for node in nodes:  # name the normalization itself before its helper nodes
         walk.check_statistics(node)
     for node in nodes:
         walk.check(node)
@@ -118,7 +118,7 @@ def flow_of(
 
 
 class _FlowWalk:
-    """One pass through the nodes of a model, in their order."""
+    """One pass over the nodes of a model, in their order."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _FlowWalk:
         return any(n in self.samples and n in self.axes for n in _read(node))
 
     def check(self, node: ir.Node) -> None:
-        """Raise ModelError where a node puts samples in relation to each other."""
+        """Raise ModelError where a node relates samples to each other, or updates state in place."""
         what = f"node {node.name!r} ({node.op_type})"
         if not any(n in self.samples for n in _read(node)):
             return
@@ -197,7 +197,7 @@ class _FlowWalk:
                 )
 
     def check_statistics(self, node: ir.Node) -> None:
-        """Raise ModelError where a node normalizes with what it, or another, took over the batch."""
+        """Raise ModelError where a node normalizes with statistics over the batch."""
         if not self.reads_batch(node):
             return
         mode = node.attributes.get("training_mode")
@@ -233,7 +233,7 @@ class _FlowWalk:
             )
 
     def _coupled(self, node: ir.Node) -> Iterator[ir.Value]:
-        """What a node that works on samples reads and was taken over all of them; no masks."""
+        """Yield the inputs of a node on samples that were taken over all samples, masks excluded."""
         for value in node.inputs:
             name = "" if value is None else str(value.name)
             if value is None or name not in self.samples:
@@ -242,7 +242,7 @@ class _FlowWalk:
                 yield value
 
     def _origin(self, value: ir.Value) -> str:
-        """A value that was taken over the batch, and the node that took it."""
+        """Describe a value that was taken over the batch, with the node that did it."""
         node = value.producer()
         while node is not None and not self.reads_batch(node):
             before = next(
@@ -255,7 +255,7 @@ class _FlowWalk:
 
 
 def _needed(model: ir.Model) -> set[str]:
-    """Values that reach an output of the graph, or an operation that is there for what it does."""
+    """Return the values that reach an output of the graph, or an accumulator."""
     found: set[str] = set()
     stack = list(model.graph.outputs)
     stack += [
@@ -272,7 +272,7 @@ def _needed(model: ir.Model) -> set[str]:
 
 
 def _roots(model: ir.Model, names: Set[str], frontier: Set[str]) -> set[str]:
-    """The values of the frontier that the named ones are computed from, themselves among them."""
+    """Return the values of the frontier that the named values are, or are computed from."""
     makers = {str(v.name): node for node in model.graph for v in node.outputs}
     found, seen, stack = set[str](), set[str](), list(names)
     while stack:

@@ -1,16 +1,16 @@
-"""How the totals of a full step follow from those of runs on parts of its batch, as measured.
+"""Measure how the totals of a full step follow from those of runs on parts of its batch.
 
 For a value v of the full batch, and v_k of its K parts:
 
-    "sum"      v = Σ v_k                       a sum over samples: added up as they are
-    "mean"     v = Σ v_k / K                   a mean over samples: each is scaled by 1/K
-    a count c  v = Σ c_k v_k / Σ c_k           a mean over what c counts (targets that are not ignored),
-                                               however many of them a part has
+    "sum"      v = Σ v_k                       a sum over samples: the parts are added
+    "mean"     v = Σ v_k / K                   a mean over samples: each part is scaled by 1/K
+    a count c  v = Σ c_k v_k / Σ c_k           a mean over the c counted items (targets that are not
+                                               ignored), however many of them a part has
 
-The model is run on four samples and on the first and the last two of them, and each value is what fits
-these numbers, and no other. A target is ignored in the first half, where the model may ignore some, so
-that the counts differ: a mean over samples is then told from one over targets. What fits nothing (a
-maximum, a variance, the square of a sum) is refused by name.
+The model runs on four samples, on the first two and on the last two of them. Each value gets the kind
+that fits these numbers. Where the model may ignore targets, one target of the first half is ignored: the
+counts then differ, which distinguishes a mean over samples from one over targets. A value that fits no
+kind (a maximum, a variance, the square of a sum) is refused by name.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Array = npt.NDArray[Any]
 SUM, MEAN = "sum", "mean"
 
 _RELATIVE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
-"""As in `planner.runtime.optimizers.same_numbers`: a share of the largest element."""
+"""Tolerance as a share of the largest element, as in `planner.runtime.optimizers.same_numbers`."""
 
 _NOISE = 1e-6
-"""What is smaller, as a share of the largest of all totals, is rounding (and 0 in exact arithmetic)."""
+"""Largest rounding error, as a share of the largest total: smaller values are 0 in exact arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
-    """What was found of each value: `of` has "sum", "mean" or the name of a count.
+    """The kind of each value, in `of`: "sum", "mean" or the name of a count.
 
     Attributes:
-        assumed: of those, values that were 0, or too small to tell, and were taken to be as most are.
-        strange: values that fit nothing.
+        assumed: values that were 0, or too small to tell; they got the most frequent kind.
+        strange: values that fit no kind.
     """
 
     of: Mapping[str, str]
@@ -49,17 +49,17 @@ class Kinds:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Values by name, of a run on a batch and of the runs on its two halves."""
+    """The values, by name, of a run on a batch and of runs on its two halves."""
 
     whole: Mapping[str, Array]
     halves: tuple[Mapping[str, Array], Mapping[str, Array]]
 
 
 def kinds_of(runs: Runs, names: Sequence[str], counts: Mapping[str, Sequence[str]]) -> Kinds:
-    """Tell of each named value how it adds up.
+    """Find the kind of each named value.
 
     Args:
-        counts: by name of a value, the counts that it may be a mean over.
+        counts: the counts that each value may be a mean over, by the value's name.
     """
     reals = [runs.whole[n] for n in names if runs.whole[n].dtype.kind == "f"]
     of_tensors = [a for a in reals if a.ndim] or reals
@@ -81,7 +81,7 @@ def kinds_of(runs: Runs, names: Sequence[str], counts: Mapping[str, Sequence[str
         same = [k for n, k in found.items() if (k in counts.get(name, ())) or k in (SUM, MEAN)]
         real = runs.whole[name].dtype.kind == "f"
         same = [k for k in same if real or k == SUM]
-        # those made from the same samples in the same way: a count where it may be one
+        # values made from the same samples have the same kind: a count where it may be one
         over = [k for k in same if k in counts.get(name, ())]
         found[name] = max(over or same or [SUM], key=(over or same or [SUM]).count)
     order = {name: i for i, name in enumerate(names)}
@@ -93,7 +93,7 @@ def kinds_of(runs: Runs, names: Sequence[str], counts: Mapping[str, Sequence[str
 
 
 def _is_nothing(whole: Array, noise: float) -> bool:
-    """Whether a total is 0, or no more than noise."""
+    """Tell whether a total is 0, or within the noise."""
     if whole.dtype.kind != "f":
         return not np.any(whole)
     return float(np.abs(whole).max(initial=0.0)) <= noise
@@ -121,12 +121,13 @@ def _kind(runs: Runs, name: str, counts: Sequence[str]) -> str | None:
 
 
 def per_sample_kind(runs: Runs, name: str, axis: int) -> str | None:
-    """How a value that carries the batch follows from its parts: "sum" where they are joined as they are,
-    "mean" where each has to be scaled, too (a gradient with regard to the input, of a mean loss); None
-    where it does not.
+    """Find how a value that carries the batch follows from its parts.
+
+    "sum": the parts are joined. "mean": they are joined and scaled, as a gradient of a mean loss with
+    respect to the input. None: the value does not follow from its parts.
 
     Args:
-        axis: along which samples stand.
+        axis: the batch axis.
     """
     whole = runs.whole[name]
     joined = np.concatenate([half[name] for half in runs.halves], axis=axis)

@@ -1,4 +1,4 @@
-"""Inputs of parts of a batch, and the values that they give, joined again."""
+"""Inputs for parts of a batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Array = npt.NDArray[Any]
 def part(
     feeds: Mapping[str, Array], axes: Mapping[str, int], start: int, stop: int
 ) -> dict[str, Array]:
-    """The inputs of samples `start` up to `stop`; what carries no batch is all there.
+    """Return the inputs of the samples from `start` up to `stop`; inputs without the batch stay whole.
 
     Args:
-        axes: by name of an input that carries the batch, the axis on which it does.
+        axes: the batch axis of each input that carries the batch, by name.
     """
     return {
         name: np.ascontiguousarray(np.take(array, range(start, stop), axis=axes[name]))
@@ -28,7 +28,7 @@ def part(
 
 
 def reordered(feeds: Mapping[str, Array], axes: Mapping[str, int]) -> dict[str, Array]:
-    """The same samples, the last one first."""
+    """Return the inputs with the samples in reverse order."""
     return {
         name: np.ascontiguousarray(np.flip(array, axis=axes[name])) if name in axes else array
         for name, array in feeds.items()

@@ -1,4 +1,4 @@
-"""Rules of operators for `planner.micro.shares`: the share of what a node makes, of its inputs'."""
+"""Operator rules for `planner.micro.shares`: the share of a node's outputs, from those of its inputs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from planner.graph.operators.table import operator_of
 from planner.micro.flow import Flow
 
 SAMPLES = "samples"
-"""The share of what was divided by a number that grows as the batch does."""
+"""The share's atom for a division by a number that grows with the batch."""
 
 _SMALL = 1 << 20
-"""Constants of more elements are not looked through for zeros."""
+"""Constants with more elements are not searched for zeros."""
 
 Share = Mapping[str, int]
 
 
 class Unknown(Exception):
-    """Why nothing is told of a node."""
+    """Nothing can be derived for a node; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a value.
+    """The facts known of a value.
 
     Attributes:
-        share: atoms and their exponents.
-        is_total: it adds up over the runs.
-        is_zero: it is 0 throughout, of any share.
+        share: exponents by atom.
+        is_total: the value adds up over the runs.
+        is_zero: all elements are 0, which fits any share.
     """
 
     share: Share = field(default_factory=dict)
@@ -49,16 +49,16 @@ class Rules:
     """The rules, for the values of one model.
 
     Attributes:
-        flow: of the model.
+        flow: the model's flow of samples.
     """
 
     flow: Flow
 
     def made(self, node: ir.Node, kinds: list[Known]) -> Known:
-        """Tell of what a node makes.
+        """Derive what is known of a node's outputs.
 
         Raises:
-            Unknown: no rule says.
+            Unknown: no rule applies.
         """
         rule = share_of(node)
         if rule is None:
@@ -66,7 +66,7 @@ class Rules:
         return RULES[rule](self, node, kinds)
 
     def moved(self, node: ir.Node, kinds: list[Known]) -> Known:
-        """Tell of a view, in which rows of a sample stay together."""
+        """Derive a view, in which the rows of a sample must stay together."""
         self._check_rows(node)
         return kinds[0]
 
@@ -77,7 +77,7 @@ class Rules:
         return kind
 
     def along(self, node: ir.Node, kinds: list[Known]) -> Known:
-        """Tell of what is the same in any run where it works along another axis than the batch's."""
+        """Derive an operation along an axis, which must be another than the batch's."""
         _plain(kinds)
         name = str(node.inputs[0].name) if node.inputs[0] is not None else ""
         axis = self.flow.axis.get(name)
@@ -94,7 +94,7 @@ class Rules:
         return PLAIN
 
     def compared(self, node: ir.Node, kinds: list[Known]) -> Known:
-        """Signs are those of any run, where a sample's share is positive."""
+        """Derive a comparison: its result is the same in any run, since a sample's share is positive."""
         known = _same(kinds)
         if known is ZERO:
             return PLAIN
@@ -122,7 +122,7 @@ class Rules:
         return made
 
     def _contracted(self, node: ir.Node, made: Known) -> Known:
-        """A total, where a product sums over the batch."""
+        """Make a product a total where it sums over the batch."""
         names = [str(v.name) for v in node.inputs[:2] if v is not None]
         axes = []
         for name, side in zip(names, ("transA", "transB"), strict=True):
@@ -140,7 +140,7 @@ class Rules:
         return made
 
     def _check_beside(self, node: ir.Node, names: list[str]) -> None:
-        """Raise where both operands have the batch, and not on the same of the axes that are repeated."""
+        """Raise Unknown where both operands carry the batch, but on different repeated axes."""
         out = str(node.outputs[0].name)
         rank = len(self.flow.types[out].shape)
         behind = {len(self.flow.types[n].shape) - self.flow.axis[n] for n in names}
@@ -178,7 +178,7 @@ class Rules:
         return {a % rank for a in axes}
 
     def cut(self, node: ir.Node, kinds: list[Known]) -> Known:
-        """Slices, paddings, joins: never along the batch."""
+        """Derive a slice, padding or concatenation, which must leave the batch axis alone."""
         op = node.op_type
         sources = [v for v in (node.inputs if op == "Concat" else node.inputs[:1]) if v is not None]
         out = self.flow.types[str(node.outputs[0].name)].shape
@@ -199,7 +199,7 @@ class Rules:
         return kinds[0]
 
     def _check_steps(self, node: ir.Node) -> None:
-        """No slice turns the samples round."""
+        """Raise Unknown where a slice reverses rows."""
         if len(node.inputs) > 4 and node.inputs[4] is not None and min(_ints(node.inputs[4])) < 0:
             raise Unknown("turns rows round")
 
@@ -231,7 +231,11 @@ class Rules:
         return made
 
     def size(self, node: ir.Node) -> Known:
-        """`Size` of what carries the batch, or `Shape` of its axis alone, grows as the batch does."""
+        """Derive `Size` or `Shape`.
+
+        `Size` of a value that carries the batch grows with the batch, and so does `Shape` of the batch
+        axis alone.
+        """
         name = str(node.inputs[0].name) if node.inputs[0] is not None else ""
         axis, shape = self.flow.axis.get(name), self.flow.types[name].shape
         if axis is None:
@@ -244,7 +248,7 @@ class Rules:
         return Known({f"axis {axis - range(len(shape))[start:end].start}": -1})
 
     def _dim(self, node: ir.Node, shape: Known) -> Known:
-        """One dim of a shape."""
+        """Derive one dim of a shape."""
         index = node.inputs[1]
         places = [] if index is None else _ints(index)
         rank = self.flow.types[str(node.inputs[0].name)].shape if node.inputs[0] else ()
@@ -256,12 +260,12 @@ class Rules:
         return Known({SAMPLES: -1}) if f"axis {places[0] % rank[0]}" == axis else PLAIN
 
     def _check_in_step(self, name: str) -> None:
-        """Raise where an axis has rows beside those of the samples."""
+        """Raise Unknown where the batch axis has rows beside those of the samples."""
         if self.flow.types[name].shape[self.flow.axis[name]] % self.flow.batch.size:
             raise Unknown("reads rows beside those of the samples")
 
     def _check_rows(self, node: ir.Node) -> None:
-        """Raise where rows of a sample do not stay together."""
+        """Raise Unknown where the rows of a sample do not stay together."""
         source, made = str(node.inputs[0].name) if node.inputs[0] else "", str(node.outputs[0].name)
         old, new = self.flow.axis.get(source), self.flow.axis.get(made)
         if old is None and new is None:
@@ -283,7 +287,7 @@ class Rules:
 
 
 def _same(kinds: Sequence[Known]) -> Known:
-    """What operands have in common, zeros aside."""
+    """Return the share that all operands have in common, zeros aside."""
     real = [k for k in kinds if not k.is_zero]
     if not real:
         return ZERO
@@ -308,13 +312,13 @@ def _summed(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
 
 
 def _each(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
-    """Any function of each element."""
+    """Derive any elementwise function."""
     _plain(kinds)
     return PLAIN
 
 
 def _one_hot(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
-    """The third input has the two values."""
+    """Derive a one-hot encoding, whose third input has the two values."""
     _plain(kinds[:2])
     return kinds[2]
 

@@ -1,18 +1,19 @@
-"""How the totals of runs on parts of a batch add up, told from the operators: nothing is run.
+"""Derive from the operators how the totals of runs on parts of a batch add up, without a run.
 
-Measuring it (`planner.micro.kinds`) needs a run on a few samples, for which not every machine has room
-where a network has billions of parameters. Here each value has a *share*: how much of what a run has the
-whole batch has, of K runs, of which run k counts c_k of all c.
+The measurement (`planner.micro.kinds`) needs a run on a few samples, which doesn't fit every machine
+where a network has billions of parameters. Here each value has a *share*: the factor between a value in a
+run and the same value in one run on the whole batch. There are K runs, and run k counts c_k of all c.
 
     x (of a sample)              share {}             the same in both
-    Div(x, count)                share {count: 1}     the whole batch has c_k / c of what the run has
-    Div(x, Size(batch))          share {samples: 1}   it has 1 / K of that
+    Div(x, count)                share {count: 1}     whole batch: c_k / c times the run's value
+    Div(x, Size(batch))          share {samples: 1}   whole batch: 1 / K times the run's value
     count, as a divisor          share {count: -1}
 
-Linear operations hand shares on: those of a product's operands are added, those of a sum's have to be
-equal. All others want {}, what is the same in any run. What sums over the batch makes a *total*: the sum
-over the runs of what they have, each times its share. Behind it, linear operations on totals alone are
-followed. Where rows of samples might be mixed up, and at operators without a rule, nothing is told.
+Linear operations propagate shares: a product adds the exponents of its operands' shares, and a sum
+requires equal shares. All other operations require {}: operands that are the same in any run. An
+operation that sums over the batch makes a *total*: the sum over the runs of their values, each times its
+share. From totals on, only linear operations on totals are followed. Nothing is derived where rows of
+samples might be mixed, and at operators without a rule.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from planner.micro.share_rules import (
 
 
 def kinds_by_rules(model: ir.Model, flow: Flow, names: Sequence[str]) -> Kinds:
-    """How the named totals add up, and how each output that carries the batch is joined.
+    """Derive how the named totals add up, and how each output that carries the batch is joined.
 
     Args:
-        model: of `flow`.
-        names: as `planner.micro.sink.values_to_add_up` has them.
+        model: the model of `flow`.
+        names: the result of `planner.micro.sink.values_to_add_up`.
 
     Raises:
-        ModelError: it cannot be told of one of them; the first node without a rule is named.
+        ModelError: a kind cannot be derived; the message names the first node without a rule.
     """
     walk = _ShareWalk(model, flow)
     walk.follow()
@@ -58,7 +59,7 @@ def kinds_by_rules(model: ir.Model, flow: Flow, names: Sequence[str]) -> Kinds:
 
 
 class _ShareWalk:
-    """One pass through the nodes, in their order."""
+    """One pass over the nodes, in their order."""
 
     def __init__(self, model: ir.Model, flow: Flow) -> None:
         self.model, self.flow, self.rules = model, flow, Rules(flow)
@@ -68,7 +69,7 @@ class _ShareWalk:
     # -- what was found ------------------------------------------------------------------------
 
     def kind(self, name: str) -> str:
-        """The word of `planner.micro.kinds` for a total, or for an output that carries the batch."""
+        """Return the kind (`planner.micro.kinds`) of a total, or of an output that carries the batch."""
         known = self.found.get(name)
         if known is None:
             raise ModelError(self._untold(name, self.why.get(name, "")))
@@ -86,7 +87,7 @@ class _ShareWalk:
         raise ModelError(self._untold(name, "it was divided by more than one size or count"))
 
     def check_sizes(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Raise where an output, or an operation on totals, reads what follows the batch's size."""
+        """Raise ModelError where an output, or an operation on totals, depends on the batch's size."""
         totals, flow = set(names), self.flow
         read = {n for n in outputs if n in flow.sized and n not in flow.axis}
         for node in self.model.graph:
@@ -138,7 +139,7 @@ class _ShareWalk:
         return next((self.why[n] for n in names if n in self.why), "")
 
     def _constant(self, node: ir.Node) -> Known:
-        """Of a node that no sample and no size of the batch reaches."""
+        """Return what is known of a node that depends neither on samples nor on the batch's size."""
         if node.op_type in ("Constant", "ConstantOfShape"):
             value = node.attributes.get("value")
             tensor = None if value is None else value.as_tensor()
@@ -151,10 +152,10 @@ class _ShareWalk:
         return PLAIN
 
     def _of(self, node: ir.Node) -> Known:
-        """What a node makes, of its inputs.
+        """Derive what is known of a node's outputs from its inputs.
 
         Raises:
-            Unknown: no rule says.
+            Unknown: no rule applies.
         """
         op = node.op_type
         if node.domain not in ONNX_DOMAINS:
@@ -172,7 +173,7 @@ class _ShareWalk:
         raise Unknown("takes something of the batch that is no sum")
 
     def _inputs(self, node: ir.Node) -> list[Known]:
-        """Of each input; what only gives a shape is plain where it follows the batch."""
+        """Return what is known of each input; an input that only gives a shape counts as plain."""
         kinds = []
         is_shaped = operator_of(node.op_type, node.domain).has_shape_input
         for place, value in enumerate(node.inputs):

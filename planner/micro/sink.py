@@ -1,12 +1,13 @@
-"""Where totals are added up: as far behind the frontier as the operations are linear.
+"""Choose the values to add up over the runs: as far after the frontier as operations are linear.
 
-Each value of the frontier could be added up over the runs. What follows from it by linear operations
-alone could as well, and had better be: two gradients of one parameter are added first, a transposed
-gradient is an output under its own name, and a sum that is divided by the size of the batch is a mean by
-then, of which each run has its own size.
+Each value of the frontier could be added up over the runs, and so could each value that follows from it
+by linear operations alone. The later value is better: two gradients of one parameter are added before, a
+transposed gradient is an output under its own name, and a sum is already divided by the size of the
+batch, which makes it a mean with each run's own size.
 
-    sum_1 ─ Reshape ─ bias_grad (output)       bias_grad is added up, under the name that it has
-    total ─ Neg ─ Div(count) ─ loss            the negated total is; loss follows from it and the count
+    sum_1 ─ Reshape ─ bias_grad (output)       bias_grad is added up, under its own name
+    total ─ Neg ─ Div(count) ─ loss            the negated total is added up; loss follows from it
+                                               and the count
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from planner.micro.share_rules import share_of
 
 
 def values_to_add_up(model: ir.Model, flow: Flow) -> tuple[str, ...]:
-    """Names of the values whose totals the runs add up, counts included, in the order of the graph.
+    """Return the names of the values that the runs add up, counts included, in the order of the graph.
 
-    Everything else that depends on samples and does not carry the batch follows from them.
+    All other values that depend on samples and do not carry the batch follow from them.
     """
     outputs = {str(v.name) for v in model.graph.outputs}
     pending = dict.fromkeys(flow.frontier)
@@ -50,7 +51,7 @@ def _is_read_once(value: ir.Value) -> bool:
 
 
 def _is_linear(node: ir.Node, names: list[str]) -> bool:
-    """Whether what a node makes is linear in the named inputs together."""
+    """Tell whether a node's output is linear in the named inputs together."""
     inputs = ["" if v is None else str(v.name) for v in node.inputs]
     rule = share_of(node)
     if rule in ("linear", "view"):

@@ -1,20 +1,21 @@
-"""Replay a schedule, action by action: the judge of every plan, and no part of any solver.
+"""Replay a schedule, action by action. The simulator judges every plan, independently of the solvers.
 
-Semantics (the same that the lowered graph has on ONNX Runtime):
+Semantics (those of the lowered graph on ONNX Runtime):
 
 - RUN reads the newest device copy of each input, and makes a new copy of each output. SWAP_OUT reads
-  the newest device copy and makes a host copy, which stays. SWAP_IN makes a new device copy.
+  the newest device copy and makes a host copy, which is never freed. SWAP_IN makes a new device copy.
   SWAP_OUT_DONE reads the copy that its SWAP_OUT read, and takes no time of its own.
 - A device copy is live from the action that makes it to its last reader, half-open
-  `[birth, last reader + 1)`; a copy with no reader is live at its birth only, unless it is the first
-  copy of a `to_end` tensor, which is live to the end.
-- Where an operation may write in place over an input, and is that copy's last reader, the copy ends
+  `[birth, last reader + 1)`. A copy without a reader is live at its birth only. The first copy of a
+  `to_end` tensor is live to the end.
+- Where an operation may write in place over an input, and is that copy's last reader, the copy's life
+  ends
   as the operation starts: the output takes its buffer.
 - Without overlap, actions follow each other on one stream: time is the sum of all durations. With
-  it, copies run beside the operations (`planner.simulate.streams`), and so do the runs of loads and
-  stores: operations that copy in what lives on the host, and out what will.
-- Live bytes are those with every action done before the next begins; with overlap, whatever is not
-  free in time is waited for.
+  overlap, copies run beside the operations (`planner.simulate.streams`), and so do loads and stores:
+  operations that copy tensors from the host, or to it.
+- Live bytes are counted as if each action ended before the next begins. With overlap, an action waits for
+  memory that is not yet free.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from planner.simulate.streams import Reads, overlapped
 
 
 class InvalidScheduleError(Exception):
-    """The schedule does something impossible; the message names the action."""
+    """The schedule has an impossible action, which the message names, or leaves out an operation."""
 
 
 def simulate(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PAGING) -> Replay:
     """Replay `actions`; every operation must run at least once.
 
     Args:
-        paging: operations that run on the engines of copies, where copies overlap.
+        paging: operations that run on the copy streams, where copies overlap.
 
     Raises:
-        InvalidScheduleError: an input is not on the device, a tensor is not on the host, an
-            operation that may not be recomputed runs twice, or one never runs.
+        InvalidScheduleError: an input is not on the device, a tensor to swap in is not on the host, an
+            operation that may not be recomputed runs twice, or an operation never runs.
     """
     clock.spend(clock.SIMULATED_S * len(actions))
     play = _Play(problem, paging, len(actions))
@@ -76,15 +77,15 @@ def simulate(problem: Problem, actions: Sequence[Action], paging: Paging = NO_PA
 
 
 class _Play:
-    """What is on the device and the host as actions go by, and what they cost.
+    """The state of device and host during a replay, and the cost of its actions so far.
 
     Attributes:
-        newest: by tensor, its newest device copy, an index into `tensor_of`, `birth`, `end`, `stays` and
-            `writer_frees`.
-        writer_frees: the last reader so far writes in place over this copy.
-        touches: by action, the copies that it reads.
-        on_host: by tensor, the copy that was copied out last.
-        delta: by action, bytes that become live there.
+        newest: each tensor's newest device copy, as an index into `tensor_of`, `birth`, `end`, `stays`
+            and `writer_frees`.
+        writer_frees: by copy, whether its last reader so far writes in place over it.
+        touches: the copies that each action reads.
+        on_host: by tensor, the device copy that was copied to the host last.
+        delta: change of the live bytes at each action.
     """
 
     __slots__ = (
@@ -111,7 +112,7 @@ class _Play:
         self.recomputed = self.recomputed_bytes = self.out_bytes = self.in_bytes = 0
 
     def play(self, actions: Sequence[Action]) -> None:
-        """Do every action, in order. This loop is what many engines wait for: names are local."""
+        """Replay every action, in order. Many engines spend their time in this loop: names are local."""
         newest, ops, tensors, ran = self.newest, self.ops, self.tensors, self.ran
         delta, beside, read, make = self.delta, self.beside, self._read, self._make
         kind_run, time_us = ActionKind.RUN, 0.0
@@ -140,7 +141,7 @@ class _Play:
         self.time_us = time_us
 
     def _paged(self, step: int, index: int) -> Sequence[int]:
-        """Count a load or a store; returns what it reads: nothing where a swap-out has begun it."""
+        """Count a load or a store, and return its inputs: none where a swap-out has begun its copy."""
         op = self.ops[index]
         self.paged_us += op.duration_us
         if index not in self.stores:
@@ -159,7 +160,7 @@ class _Play:
         self.recomputed_bytes += sum(self.tensors[t].bytes for t in op.outputs)
 
     def _copy(self, step: int, action: Action) -> float:
-        """Copy a tensor out or in, or wait for its copy; returns the time, in microseconds."""
+        """Copy a tensor out or in, or wait for its copy; return the time in microseconds."""
         problem, target = self.problem, action.target
         tensor = problem.tensors[target]
         if action.kind is ActionKind.SWAP_OUT:
@@ -217,7 +218,7 @@ class _Play:
                 taken.add(target)
 
     def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Yield by copy its tensor and the half-open actions of its life; `delta` gets its bytes."""
+        """Yield each copy's tensor and half-open live range in actions; add its bytes to `delta`."""
         tensors, delta = self.problem.tensors, self.delta
         copies = zip(self.tensor_of, self.birth, self.end, self.writer_frees, strict=True)
         for tensor, start, stop, frees in copies:
@@ -228,7 +229,7 @@ class _Play:
             yield tensor, start, last
 
     def uses(self) -> list[Reads]:
-        """Return what each action reads, makes and writes over."""
+        """Return the copies that each action reads, makes and overwrites."""
         made = np.searchsorted(self.birth, np.arange(self.steps + 1)).tolist()
         bounds = itertools.pairwise(made)
         return [
@@ -243,10 +244,10 @@ class _Play:
         ]
 
     def last_reads(self) -> list[int]:
-        """Return by copy the action that reads it last; -1 for one that stays."""
+        """Return the last action that reads each copy; -1 for a copy that is live to the end."""
         return [-1 if stay else stop - 1 for stay, stop in zip(self.stays, self.end, strict=True)]
 
 
 def candidate_of(problem: Problem, actions: list[Action], paging: Paging = NO_PAGING) -> Candidate:
-    """A plan that an engine made as actions, replayed."""
+    """Replay an engine's actions, and return them as a candidate plan."""
     return Candidate(decisions=None, actions=actions, replay=simulate(problem, actions, paging))

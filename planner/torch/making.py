@@ -1,4 +1,4 @@
-"""Make a step: export the module, plan the graph within the budget or find the plan again, open it."""
+"""Build a step: export the module, plan its graph within the budget or reuse a kept plan, open it."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def step(
     verify: bool = True,
     time_limit_s: float = 60.0,
 ) -> Step:
-    """A module that gives the loss of a training step, computed within a memory budget.
+    """Return a module that computes the loss of a training step within a memory budget.
 
-    The module is exported (`planner.export_training_graph`), the graph planned as `planner run` plans
-    one, by a process of its own, and the plan kept under the graph's digest, so that the next start finds
-    it. Call the result with inputs and targets like the examples; `backward` on the loss puts gradients
-    into the module's own parameters. Where the loss function returns other tensors beside the loss, a
-    call gives `(loss, {name: tensor})`.
+    The module is exported (`planner.export_training_graph`). A separate process plans the graph, as
+    `planner run` does, and the plan is kept under the graph's digest for the next start. Call the result
+    with inputs and targets like the examples; `backward` on the loss puts gradients into the module's own
+    parameters. Where the loss function returns other tensors beside the loss, a call returns `(loss,
+    {name: tensor})`.
 
     Args:
         module, example_inputs, loss_fn, targets, dynamic_batch, dynamic, autocast, check: as for
             `planner.export_training_graph`. Everything is on the CPU.
-        budget: as for `planner.optimize`: "60%" of the peak, "16GB". It is for the sizes of the examples.
-        verify: compare the rewritten graph with the original one when the plan is made.
-        time_limit_s: of the search for a plan, in seconds.
+        budget: as for `planner.optimize`: "60%" of the peak, "16GB". It applies at the examples' sizes.
+        verify: compare the rewritten graph with the original when the plan is made.
+        time_limit_s: time limit of the search for a plan, in seconds.
 
     Raises:
         ExportError: the step cannot be exported; see `planner.export.errors`.
@@ -104,7 +104,7 @@ def step(
 
 
 def _job(graph: ExportedGraph, budget: str, *, time_limit_s: float, verify: bool) -> Job:
-    """Ask for a plan at the sizes of the examples."""
+    """Describe the planning job, at the sizes of the examples."""
     return Job(
         model="",
         folder="",
@@ -126,7 +126,7 @@ def _check_place(module: nn.Module) -> None:
 
 
 def _give_back() -> None:
-    """Return to the system what the trace took, where the C library can."""
+    """Return the memory of the trace to the system, where the C library can."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc alone has it
         ctypes.CDLL(None).malloc_trim(0)
@@ -143,7 +143,7 @@ def _step_of(
 
 
 def _sizes(graph: ExportedGraph) -> Mapping[str, int]:
-    """Sizes of the open dims in the examples."""
+    """Return the sizes of the open dims in the examples."""
     found: dict[str, int] = {}
     for value in graph.model.graph.input:
         if value.name in graph.inputs:
@@ -155,7 +155,7 @@ def _sizes(graph: ExportedGraph) -> Mapping[str, int]:
 
 
 def _planned(graph: ExportedGraph, job: Job) -> Path:
-    """The rewritten file, which lasts."""
+    """Plan the graph, and return the path of the rewritten file, which outlives this process."""
     with temporary_folder() as folder:
         path = folder / "step.onnx"
         graph.save(path, sidecar=True)
@@ -166,7 +166,7 @@ def _planned(graph: ExportedGraph, job: Job) -> Path:
 
 
 def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> ExportedStep:
-    """The step of a graph, and of the rewritten file of it."""
+    """Build the step that runs a graph's rewritten file."""
     module, proto = traced.module, graph.model.graph
     named = Named(module, graph.parameters)
     inputs = _entries(proto.input)
@@ -181,7 +181,7 @@ def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> ExportedSte
         taken=graph.inputs,
         trained=graph.parameters,
         results=graph.results,
-        # without their dims, which hold all of the trace
+        # without their dims, which keep the whole trace alive
         draws={draw.name: replace(draw, dims=()) for draw in graph.draws},
         planned_sizes=_sizes(graph),
         named=named,

@@ -33,7 +33,7 @@ def _reduction(kind: str) -> Rule:
         keep: bool = False,
         **_: object,
     ) -> Result:
-        """Reduces over every axis where none is named; the result's type may be wider."""
+        """Lower a reduction: over every axis if none is named; the result's type may be wider."""
         rank = rank_of(x)
         source = low.cast(low.value(x), dtype_of(x), low.dtype)
         return low.reduce(kind, source, normalize(axes or range(rank), rank), keep=keep)
@@ -46,12 +46,12 @@ lowers("mean", "mean.dim")(_reduction("Mean"))
 
 
 _NARROW = frozenset({torch.bool, torch.int8, torch.uint8, torch.int16})
-"""Types of which ONNX Runtime has no extremes on every machine."""
+"""Types whose extremes ONNX Runtime cannot compute on every machine."""
 
 
 def _extreme(kind: str) -> Rule:
     def rule(low: Lowering, x: fx.Node, axes: Sequence[int] = (), keep: bool = False) -> Result:
-        """NaN where an element is."""
+        """Lower a maximum or minimum over axes: NaN where any element is NaN."""
         rank, value = rank_of(x), low.operand(x, low.dtype)  # its type may be narrower
         each = normalize(axes or range(rank), rank)
         if low.dtype in _NARROW:
@@ -73,7 +73,7 @@ lowers("amin", "min")(_extreme("Min"))
 
 def _extreme_along(op_type: str) -> Rule:
     def rule(low: Lowering, x: fx.Node, axis: int, keep: bool = False) -> Result:
-        """-> the largest or smallest along an axis, and where the first of them is."""
+        """Lower to (the largest or smallest along an axis, the index of its first occurrence)."""
         axis %= max(1, rank_of(x))
         where = _place(low, op_type, x, axis)
         found = low.op("GatherElements", low.value(x), where, tag="found", axis=axis)
@@ -103,17 +103,17 @@ def place_of_extreme(
 def _place(
     low: Lowering, op_type: str, x: fx.Node, axis: int, value: Value = ABSENT, keep: bool = True
 ) -> Value:
-    """Where the first of the largest, or smallest, is: NaN counts as both."""
+    """Find the index of the first largest or smallest element; NaN counts as either."""
     nan = -math.inf if op_type == "ArgMin" else math.inf
     key = _ordered(low, value or low.value(x), low.type_of(x), nan)
     return low.op(op_type, key, tag="where", axis=axis, keepdims=int(keep))
 
 
 def _ordered(low: Lowering, value: Value, dtype: torch.dtype, nan: float) -> Value:
-    """Bring values to what ONNX Runtime's ArgMax, ArgMin and TopK order as PyTorch does.
+    """Convert values to keys that ONNX Runtime's ArgMax, ArgMin and TopK order as PyTorch does.
 
     Args:
-        nan: the number that NaN counts as.
+        nan: the number that replaces NaN.
     """
     if dtype.is_floating_point:
         return nan_as(low, value, dtype, nan)
@@ -123,21 +123,21 @@ def _ordered(low: Lowering, value: Value, dtype: torch.dtype, nan: float) -> Val
 
 
 def small(low: Lowering, value: Value, tag: str = "small") -> Value:
-    """Bring numbers within -1 and 1, so that their sum is finite; NaN stays."""
+    """Clip numbers to [-1, 1] for a finite sum; NaN stays."""
     return low.op("Clip", value, low.scalar(-1), low.scalar(1), tag=tag)
 
 
 def with_nan(low: Lowering, extremes: Value, total: Value) -> Value:
-    """Put NaN back, which ONNX Runtime's kernels lose in an extreme.
+    """Restore NaN in extremes, where ONNX Runtime's kernels lose it.
 
     Args:
-        total: sums of the `small` elements of which those are the extremes: a sum keeps NaN.
+        total: sums of the same elements, made `small`: a sum keeps NaN.
     """
     return low.op("Add", extremes, low.op("Mul", total, low.scalar(0), tag="zero_or_nan"))
 
 
 def nan_as(low: Lowering, value: Value, dtype: torch.dtype, number: float) -> Value:
-    """`value` with a number in place of NaN, which ONNX Runtime's comparisons put nowhere."""
+    """Replace NaN by a number, since ONNX Runtime's comparisons do not order NaN."""
     is_nan = low.op("IsNaN", value, tag="is_nan")
     return low.op("Where", is_nan, low.scalar(number, dtype), value, tag="comparable")
 
@@ -152,7 +152,7 @@ def sort(
     stable: bool | None = None,
     dim: int | None = None,
 ) -> Result:
-    """-> sorted along an axis, and where each was; equal ones keep their order."""
+    """Lower to (elements sorted along an axis, their old indices); equal elements keep their order."""
     del stable
     axis = (axis if dim is None else dim) % max(1, rank_of(x))
     size = shape_of(x)[axis] if rank_of(x) else 1
@@ -168,13 +168,13 @@ def topk(
     largest: bool = True,
     is_sorted: bool = True,
 ) -> Result:
-    """-> the largest or smallest along an axis, and where they are."""
+    """Lower to (the largest or smallest elements along an axis, their indices)."""
     del is_sorted
     return _ranked(low, x, count, axis % max(1, rank_of(x)), is_largest=largest)
 
 
 def _ranked(low: Lowering, x: fx.Node, count: Dim, axis: int, *, is_largest: bool) -> list[Value]:
-    """NaN ranks above all numbers."""
+    """Rank elements along an axis by TopK; NaN ranks above all numbers."""
     value = low.value(x)
     if not rank_of(x):
         return [value, low.filled(0, "where", dtype=torch.int64)]
@@ -187,7 +187,7 @@ def _ranked(low: Lowering, x: fx.Node, count: Dim, axis: int, *, is_largest: boo
 
 @lowers("histc")
 def histc(low: Lowering, x: fx.Node, bins: int = 100, least: float = 0, most: float = 0) -> Result:
-    """-> [bins]: how many elements are in each of as many equal ranges; those outside are in none."""
+    """Count the elements in each of `bins` equal ranges; elements outside all ranges are not counted."""
     if least == most:
         raise low.unsupported("the range follows from the values; give min and max")
     flat = low.reshape(low.value(x), [-1, 1], "flat")

@@ -1,9 +1,9 @@
-"""The exported step beside PyTorch's own, at other inputs and parameters, over several steps.
+"""Compare the exported step with PyTorch's own, at other inputs and parameters, over several steps.
 
-No rule of the exporter's is asked: whatever the trace took for a constant, or lost, shows as soon as it
-has another value. The first step is at the example inputs, the others at inputs like them; parameters
-move from step to step, and each side carries its own state along. Compared are the loss, what the loss
-function returns beside it, every gradient, and every parameter and buffer behind the step.
+The comparison doesn't rely on the exporter's rules: a value that the trace lost, or took for a constant,
+shows as soon as it changes. The first step runs on the example inputs, later ones on inputs like them.
+Parameters change from step to step, and each side carries its own state along. The check compares the
+loss, other results of the loss function, every gradient, and every parameter and buffer after the step.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from planner.units import format_bytes
 STEPS = 3
 
 _MOST_BYTES = 2 << 30
-"""Of all tensors of a step together, more of which would take long here."""
+"""The largest sum of all tensors of a step that is compared; more would take too long."""
 
 _LARGER = 256
-"""By so many times inputs may be larger than the examples, where other sizes are compared."""
+"""How many times larger than the examples inputs may be, where other sizes are compared."""
 
 _LONG_S = 2.0
-"""A step that takes longer on one thread has operators that are worth several."""
+"""A step that takes longer than this on one thread gets several."""
 
 
 def why_not_compared(
@@ -55,14 +55,14 @@ def why_not_compared(
     stored: Arrays,
     update: TracedUpdate | None = None,
 ) -> str:
-    """Compare an exported step with PyTorch's; why it could not be compared, "" where it was.
+    """Compare an exported step with PyTorch's; return why it could not be compared, or "" where it was.
 
     Args:
-        joint: what the step was traced to.
-        stored: values of the buffers that the graph has as constants.
+        joint: the traced step.
+        stored: values of the buffers that are constants of the graph.
 
     Raises:
-        OtherStep: they are not the same.
+        OtherStep: the steps differ.
     """
     tensors = tensors_of(step.module)
     devices = {t.device.type for t in (*tensors.values(), *inputs.values())} - {"cpu"}
@@ -106,8 +106,11 @@ def why_not_compared(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """PyTorch on one thread at first: its threads wait for each other in each of thousands of small
-    operators, and take ten times as long where others have a core."""
+    """Run PyTorch on one thread at first.
+
+    Its threads wait for each other in each of thousands of small operators, which takes ten times as long
+    where another process has one of the cores.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -117,7 +120,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _bytes_of(graph: fx.Graph) -> int:
-    """All of them together, at the sizes of the example."""
+    """Return the bytes of all tensors together, at the examples' sizes."""
     total = 0
     for value in values_of(graph):
         sizes = (d if isinstance(d, int) else int(d.node.hint) for d in value.shape)
@@ -127,7 +130,7 @@ def _bytes_of(graph: fx.Graph) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _NotCompared:
-    """Why a step was not compared; `is_of_graph`: ONNX Runtime does not run it, where PyTorch does."""
+    """The reason why a step was not compared; `is_of_graph`: PyTorch runs it, ONNX Runtime does not."""
 
     why: str
     is_of_graph: bool = False
@@ -135,11 +138,11 @@ class _NotCompared:
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """Steps of both, one after the other.
+    """A comparison of both sides, step by step.
 
     Attributes:
-        threads: of PyTorch, where a step takes long on one.
-        leaves: tensors that received a gradient in a step before.
+        threads: PyTorch's threads, for a step that takes long on one.
+        leaves: tensors that received a gradient in an earlier step.
     """
 
     step: TrainingStep
@@ -155,10 +158,10 @@ class _Comparison:
         return StepJudge(step=self.step, joint=self.joint)
 
     def run(self) -> str:
-        """Why they could not be compared; "" where they were, and are the same.
+        """Compare the steps; return why they could not be compared, or "" where they are the same.
 
         Raises:
-            OtherStep: they are not.
+            OtherStep: the steps differ.
         """
         state = {name: array_of(t).copy() for name, t in tensors_of(self.step.module).items()}
         with counts_put_back(self.step) as counted:
@@ -169,11 +172,12 @@ class _Comparison:
         return self._beyond_borders(state)
 
     def _beyond_borders(self, state: Arrays) -> str:
-        """Compare at sizes for which a condition of the trace does not hold; those that PyTorch refuses
-        say nothing. Why one was not compared, "" where all were.
+        """Compare at sizes for which a condition of the trace does not hold.
+
+        Sizes that PyTorch refuses are skipped. Returns why a size was not compared, or "" where all were.
 
         Raises:
-            OtherStep: something else is computed there, or nothing.
+            OtherStep: the graph computes something else at such a size, or fails.
         """
         for number, border in enumerate(self.joint.borders, 2 * STEPS):
             told = ", ".join(f"{name} = {size}" for name, size in border.sizes.items())
@@ -199,17 +203,17 @@ class _Comparison:
         return ""
 
     def _look_ahead(self, grown: Sequence[Grown], state: Arrays) -> None:
-        """Compare steps at which what the step counts is larger.
+        """Compare later steps, at which the module's Python counters are larger.
 
         Raises:
-            OtherStep: something else is computed there.
+            OtherStep: the graph computes something else there.
         """
         for number, further in enumerate(AHEAD if grown else (), STEPS):
             for counter in grown:
                 counter.move(further / STEPS)
             try:
                 if self._compared(number, self.inputs, state):
-                    return  # it does not run so far ahead
+                    return  # the step does not run this far ahead
             except OtherStep as error:
                 names = ", ".join(sorted(counter.place.name for counter in grown))
                 raise OtherStep(
@@ -222,11 +226,12 @@ class _Comparison:
     def _compared(
         self, number: int, examples: Mapping[str, Tensor], state: Arrays
     ) -> _NotCompared | None:
-        """One step at inputs like the examples; why it could not be compared, None where it was. `state`
-        is what it leaves.
+        """Compare one step on inputs like the examples, and update `state` to the state after it.
+
+        Returns why the step could not be compared, or None where it was.
 
         Raises:
-            OtherStep: the two are not the same.
+            OtherStep: the steps differ.
         """
         if number:
             self._move(state, torch.Generator().manual_seed(number))
@@ -255,7 +260,7 @@ class _Comparison:
             raise OtherStep(number, wrong)
         if self.update and (wrong := self.update.wrong(ours, inputs)):
             raise OtherStep(number, wrong)
-        if self.update:  # as the update leaves them: those that are not trained are not moved
+        if self.update:  # the update's own values: parameters that are not trained keep theirs
             state |= self.update.left()
         for name in self.joint.updated_buffers:
             state[name] = ours[name + UPDATED_SUFFIX]
@@ -263,10 +268,10 @@ class _Comparison:
         return None
 
     def _why_not_comparable(self, theirs: Ran) -> str:
-        """Say what of PyTorch's step no graph can be compared with; "" for nothing.
+        """Return why no graph can be compared with PyTorch's step, or "" where one can.
 
         Raises:
-            OtherStep: the loss trains what is not the module's.
+            OtherStep: the loss trains a tensor that is not the module's.
         """
         if not math.isfinite(norm(theirs.loss)):
             return f"the loss is {float(theirs.loss)} in PyTorch"
@@ -279,8 +284,11 @@ class _Comparison:
     def _ran(
         self, number: int, examples: Mapping[str, Tensor], before: Kept
     ) -> tuple[dict[str, Tensor], Ran]:
-        """(the inputs of a step, what PyTorch makes of them): rows in another order, or in the example's
-        where that is an error, as with offsets and places in a table."""
+        """Run PyTorch's step on new inputs; return the inputs and the outcome.
+
+        Rows are in another order than the examples', unless PyTorch fails on that, as with offsets and
+        indices into a table.
+        """
         started = time.perf_counter()
         inputs = self._inputs(number, examples, is_shuffled=True)
         try:
@@ -298,15 +306,18 @@ class _Comparison:
     def _inputs(
         self, number: int, examples: Mapping[str, Tensor], *, is_shuffled: bool
     ) -> dict[str, Tensor]:
-        """Other inputs, but at the first step, and where the graph is for those of which the same is
-        read."""
+        """Draw inputs like the examples.
+
+        The first step gets the examples themselves, and so does a graph that holds only for the values
+        read from them.
+        """
         if not number or self.joint.reads:
             return dict(examples)
         others = Others(number, is_shuffled=is_shuffled)
         return {name: others.tensor(tensor) for name, tensor in examples.items()}
 
     def _move(self, state: Arrays, generator: torch.Generator) -> None:
-        """Parameters as another step might leave them, the same on both sides."""
+        """Move the parameters as another step might, equally on both sides."""
         parameters = dict(self.step.module.named_parameters())
         with torch.no_grad():
             for name in self.joint.parameters:
@@ -315,8 +326,10 @@ class _Comparison:
                 state[name] = array_of(value).copy()
 
     def _check_leaves(self, theirs: Ran) -> None:
-        """Raise where the loss trains what is not the module's: a parameter, or a tensor that received a
-        gradient in an earlier step, too."""
+        """Raise OtherStep where the loss trains a tensor that is not the module's.
+
+        Such a tensor is a parameter, or received a gradient in an earlier step too.
+        """
         own = {id(parameter) for parameter in self.step.module.parameters()}
         named = {id(p): n for n, p in self.step.named_parameters()}
         for key, leaf in theirs.leaves.items():

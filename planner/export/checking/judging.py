@@ -1,4 +1,4 @@
-"""Whether a step of the graph gives what PyTorch gives: loss, results, gradients, and what it leaves."""
+"""Judge whether a graph's step matches PyTorch's: loss, results, gradients, and state after the step."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from planner.export.write.dtypes import HALF
 from planner.export.write.lower import LOSS
 
 _LOSS, _GRADIENT, _IN_HALF = 1e-3, 0.02, 0.1
-"""How far apart loss and gradients may be, by the norm of PyTorch's, and either in half precision."""
+"""Allowed error of loss, gradients, and either in half precision, as a share of the norm of PyTorch's."""
 
 _LEAST = 1e-6
-"""By which loss, other results and buffers may be off in any case."""
+"""Absolute error always allowed for loss, other results and buffers."""
 
 _OF_ALL = 1e-5
-"""By which a gradient may be off, by the norm of all gradients together."""
+"""Allowed error of any gradient, as a share of the norm of all gradients together."""
 
 _SAME = 1e-5
-"""How far two runs of PyTorch's with the same numbers may be apart, by the order of its threads."""
+"""Allowed difference of two PyTorch runs on the same numbers, due to the order of its threads."""
 
 
 def values_of(graph: fx.Graph) -> Iterator[Tensor]:
-    """All tensors of a traced graph."""
+    """Yield all tensors of a traced graph."""
     for node in graph.nodes:
         found = node.meta.get("val")
         for value in found if isinstance(found, tuple | list) else (found,):
@@ -45,18 +45,19 @@ def values_of(graph: fx.Graph) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class StepJudge:
-    """Compares a step of both."""
+    """The judge of one step, run by the graph and by PyTorch."""
 
     step: TrainingStep
     joint: JointGraph
 
     def wrong(self, ours: Arrays, theirs: Ran) -> str:
-        """Say what is not the same, of loss, results and gradients first; "" for nothing."""
+        """Name the first difference, of loss, results and gradients, then of state; "" for none."""
         return self._wrong_numbers(ours, theirs) or self._wrong_state(ours, theirs)
 
     def _wrong_numbers(self, ours: Arrays, theirs: Ran) -> str:
-        """The first of loss, other results and gradients that is not the same; "" where all are. A
-        gradient that is not finite in PyTorch says nothing.
+        """Name the first of loss, other results and gradients that differs; "" for none.
+
+        Gradients that are not finite in PyTorch are skipped.
         """
         loss, gradient = self.allowed
         if not is_near(ours[LOSS], theirs.loss, loss, floor=_LEAST):
@@ -78,7 +79,7 @@ class StepJudge:
         return ""
 
     def lost(self, theirs: Ran, before: Arrays) -> str:
-        """The first parameter or buffer that the step changes, and the graph does not; "" for none."""
+        """Name the first parameter or buffer that only PyTorch's step changes; "" for none."""
         for name, array in theirs.state.items():
             old = before.get(name)
             if name in self.joint.updated_buffers or is_equal(old, array):
@@ -92,7 +93,7 @@ class StepJudge:
         return ""
 
     def _wrong_state(self, ours: Arrays, theirs: Ran) -> str:
-        """The first parameter or buffer that has another value behind the step; "" where none has."""
+        """Name the first parameter or buffer with another value after the step; "" for none."""
         _, allowed = self.allowed
         for name in self.joint.updated_buffers:
             array = theirs.state[name]
@@ -103,12 +104,12 @@ class StepJudge:
 
     @cached_property
     def halves(self) -> set[torch.dtype]:
-        """The types of half precision in the step."""
+        """The half-precision types that the step uses."""
         return {value.dtype for value in values_of(self.joint.module.graph)} & HALF
 
     @cached_property
     def allowed(self) -> tuple[float, float]:
-        """How far loss and gradients may be apart."""
+        """The allowed errors of loss and gradients."""
         return (_IN_HALF, _IN_HALF) if self.halves else (_LOSS, _GRADIENT)
 
     def is_rounding(
@@ -118,12 +119,15 @@ class StepJudge:
         before: Kept,
         inputs: Mapping[str, Tensor],
     ) -> bool:
-        """Whether PyTorch's step is as far from itself, where its numbers change by a rounding: not
-        where it is so with the same numbers, too."""
+        """Tell whether rounding explains the difference.
+
+        It does where PyTorch's own step differs as much when its numbers change by a rounding, but
+        doesn't differ when they stay the same.
+        """
         after = Kept(self.step, copied=True)
         try:
             return self._is_as_far(ours, theirs, before, inputs)
-        except Exception:  # what is near the inputs may be none
+        except Exception:  # values near the inputs may be invalid inputs
             return False
         finally:
             after.put_back()
@@ -159,10 +163,10 @@ class StepJudge:
 
 
 def _of(array: np.ndarray, share: float) -> float:
-    """How far a result may be apart, by its norm: whole numbers and booleans not at all."""
+    """Return the allowed error of a result as a share of its norm: 0 for integers and booleans."""
     return share if array.dtype.kind not in "biu" else 0.0
 
 
 def _floor(norms: Iterable[float]) -> float:
-    """By which any gradient may be off, given the norms of all."""
+    """Return the absolute error allowed for every gradient, given the norms of all."""
     return _OF_ALL * math.hypot(*filter(math.isfinite, norms))

@@ -1,9 +1,9 @@
-"""A training graph from a forward ONNX model, without PyTorch.
+"""Build a training graph from a forward ONNX model, without PyTorch.
 
 onnxsim's reverse-mode differentiation writes the gradients as ONNX nodes
-(github.com/onnxsim/onnxsim, `onnxsim.graph_grad`); the loss before it and the optimizer behind it are
-planner's, with the names that graphs from PyTorch have. The model computes as it does for inference: a
-batch normalization keeps its statistics, and no dropout comes back.
+(github.com/onnxsim/onnxsim, `onnxsim.graph_grad`). planner adds the loss before and the optimizer after,
+under the names of graphs from PyTorch. The model computes as in inference: batch normalization keeps its
+statistics, and a removed dropout is not restored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
 LOSS, TARGET = "loss", "target"
 
 _VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators whose result is their first operand, laid out another way."""
+"""Operators that return their first operand in another layout."""
 
 _WEIGHTS = {
     "BatchNormalization": (1, 2),
@@ -54,16 +54,16 @@ _WEIGHTS = {
     "PRelu": (1,),
     "RNN": (1, 2, 3),
 }
-"""Which operands of an operator are trained, where they are float32 initializers."""
+"""The operands of each operator that are trained if they are float32 initializers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardTraining:
-    """A training graph made of a forward model.
+    """A training graph built from a forward model.
 
     Attributes:
-        inputs: the forward model's, then the target.
-        parameters: what is trained, and what each starts from.
+        inputs: the forward model's inputs, then the target.
+        parameters: initial values of the trained parameters, by name.
         state: the optimizer's inputs.
     """
 
@@ -75,7 +75,7 @@ class ForwardTraining:
     def save(
         self, path: FileName, *, external_data: bool = False, force: bool = False
     ) -> tuple[Path, ...]:
-        """Write the model, and `NAME.initial.npz`: what parameters and state start from.
+        """Write the model, and the initial parameters and state to `NAME.initial.npz`.
 
         Raises:
             UsageError: a file exists, or cannot be written.
@@ -102,23 +102,24 @@ def differentiate(
     freeze: Sequence[str] = (),
     check: bool = True,
 ) -> ForwardTraining:
-    """The training graph of a forward model.
+    """Build the training graph of a forward model.
 
     Graph inputs: the model's, `target`, every trained parameter, then the optimizer's state. Outputs:
     `loss`; `<parameter>_grad`, or with an optimizer `<parameter>_new` and the new state.
 
     Args:
-        path: of the model; its sizes are fixed by `dims`.
-        loss: "mse" (mean square of the difference from a target of the output's shape),
-            "cross_entropy" (of int64 classes, as mean of those that are not negative: -100 is ignored as
-            in PyTorch, and -1 as well; classes are the last axis of outputs of two or three axes, axis 1
-            of others; an output that a Softmax makes is taken before it), or the name of a scalar output.
-            The first two take the model's first output, or another as in "mse:logits".
+        path: the forward model; `dims` fixes its symbolic sizes.
+        loss: "mse", "cross_entropy", or the name of a scalar output. "mse" is the mean squared difference
+            from a target of the output's shape. "cross_entropy" takes int64 classes and averages over
+            targets that are not negative: it ignores -100 as PyTorch does, and also -1. Classes lie along
+            the last axis of an output with two or three axes, and along axis 1 of others; where a Softmax
+            makes the output, the loss takes the Softmax's input. Both apply to the model's first output,
+            or to a named one as in "mse:logits".
         train: patterns of the initializers that are trained; by default float32 weights, biases and
             scales of products, convolutions, normalizations and embeddings.
-        freeze: patterns of those that are not.
-        check: compare each gradient with differences of the loss
-        (`planner.export.from_onnx.differences`).
+        freeze: patterns of initializers that are not trained.
+        check: compare each gradient with finite differences of the loss
+            (`planner.export.from_onnx.differences`).
 
     Raises:
         UsageError: onnxsim is not installed, a pattern fits nothing, an unknown loss or optimizer.
@@ -177,12 +178,13 @@ def _differentiated(proto: onnx.ModelProto, parameters: Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What a training graph is put together from.
+    """The parts of a training graph.
 
     Attributes:
         given: inputs of the forward model that are not trained.
-        kinds: of the trained parameters; stored: values of the other initializers.
-        builder: has the nodes.
+        kinds: shapes and types of the trained parameters.
+        stored: values of the other initializers.
+        builder: the builder that holds the nodes.
     """
 
     proto: onnx.ModelProto
@@ -192,7 +194,7 @@ class _Parts:
     builder: Builder
 
     def finished(self, results: Updated, state: Sequence[StateTensor] = ()) -> onnx.ModelProto:
-        """The model whose outputs are the loss and `results`."""
+        """Build the model whose outputs are the loss and `results`."""
         of_parameters = [value_info(n, kind.dtype, kind.shape) for n, kind in self.kinds.items()]
         of_state = [value_info(item.name, item.dtype, item.shape) for item in state]
         outputs = [value_info(LOSS, np.dtype(np.float32), ())]
@@ -221,10 +223,10 @@ def _check_asked(optimizer: str | None) -> None:
 def _builder(
     names: Iterable[str], nodes: Sequence[onnx.NodeProto], gradients: Mapping[str, str]
 ) -> Builder:
-    """A builder with the nodes in it, and each gradient under the name of its parameter.
+    """Return a builder that holds the nodes, and names each gradient after its parameter.
 
     Args:
-        names: of values that no node makes.
+        names: names of values that no node makes.
     """
     builder = Builder()
     made = (name for node in nodes for name in node.output if name)
@@ -237,7 +239,7 @@ def _builder(
 
 
 def _fixed(path: Path, dims: Mapping[str, int]) -> onnx.ModelProto:
-    """The model in an operator set that is differentiated, its inputs and outputs of fixed sizes."""
+    """Load the model with fixed sizes, in an operator set that can be differentiated."""
     loaded = load_model(path, dims=dims)
     types = value_types(loaded.model, loaded.dims)
     for value in (*loaded.model.graph.inputs, *loaded.model.graph.outputs):
@@ -257,7 +259,7 @@ def _fixed(path: Path, dims: Mapping[str, int]) -> onnx.ModelProto:
 
 
 def _add_loss(proto: onnx.ModelProto, loss: str) -> None:
-    """Append the loss, called `loss`, and its target's input."""
+    """Append the loss, as the output `loss`, and the input for its target."""
     graph = proto.graph
     kind, colon, name = loss.partition(":")
     outputs = {value.name: value for value in graph.output}
@@ -287,10 +289,10 @@ def _add_loss(proto: onnx.ModelProto, loss: str) -> None:
 
 
 def _check_free(graph: onnx.GraphProto, loss: str | None) -> None:
-    """Raise UsageError where the model has names that those of the loss would be.
+    """Raise UsageError where the model uses a name that the loss needs.
 
     Args:
-        loss: the output that is the loss, which may be called so.
+        loss: the model's own output that is the loss, which may have the name `loss`; None to add a loss.
     """
     for name in _names(graph):
         is_added = name == TARGET or name.startswith(f"{LOSS}.")
@@ -302,7 +304,7 @@ def _check_free(graph: onnx.GraphProto, loss: str | None) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
-    """Of all tensors of a model."""
+    """Return the names of all tensors of a model."""
     made = {name for node in graph.node for name in node.output}
     return made | {value.name for value in (*graph.input, *graph.initializer)}
 
@@ -317,7 +319,7 @@ def _mean_square(output: str, shape: tuple[int, ...]) -> tuple[list[onnx.NodePro
 
 
 def _before_softmax(graph: onnx.GraphProto, output: str, rank: int) -> str:
-    """What a Softmax makes an output of, where one does: the logits."""
+    """Return the logits where a Softmax makes the output, else the output itself."""
     for node in graph.node:
         if node.output[0] == output and node.op_type == "Softmax":
             axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % rank
@@ -331,7 +333,7 @@ def _before_softmax(graph: onnx.GraphProto, output: str, rank: int) -> str:
 
 
 def _classes(rank: int) -> int:
-    """The axis of classes."""
+    """Return the axis of the classes."""
     return rank - 1 if rank <= 3 else 1
 
 
@@ -369,7 +371,7 @@ def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
 def _trained(
     proto: onnx.ModelProto, train: Sequence[str], freeze: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """What is trained, and its values."""
+    """Return the initial values of the parameters to train, by name."""
     floats = {t.name: t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT}
 
     def like(patterns: Sequence[str]) -> set[str]:
@@ -392,11 +394,11 @@ def _trained(
 
 
 def _weights(proto: onnx.ModelProto, floats: Mapping[str, TensorProto]) -> set[str]:
-    """Initializers that layers read as weights, scales or biases."""
+    """Return the initializers that layers read as weights, scales or biases."""
     maker = {name: node for node in proto.graph.node for name in node.output}
 
     def stored(name: str) -> str:
-        """The initializer that a weight is a view of; else the name itself."""
+        """Return the tensor that a weight is a view of, or the weight itself."""
         while name in maker and maker[name].op_type in _VIEWS:
             name = maker[name].input[0]
         return name
@@ -405,7 +407,7 @@ def _weights(proto: onnx.ModelProto, floats: Mapping[str, TensorProto]) -> set[s
     for node in proto.graph.node:
         places = _WEIGHTS.get(node.op_type, ())
         found |= {stored(node.input[at]) for at in places if at < len(node.input)} & floats.keys()
-        if node.op_type == "Add":  # a bias, where it is added to a product or a convolution
+        if node.op_type == "Add":  # a bias if it is added to a product or a convolution
             for one, other in (node.input, reversed(node.input)):
                 producer = maker.get(other)
                 is_bias = one in floats and len(floats[one].dims) == 1  # a mask has more axes

@@ -1,9 +1,8 @@
-"""From a traced joint graph to an ONNX training graph.
+"""Lower a traced joint graph to an ONNX training graph.
 
-Graph inputs: the caller's, then parameters and buffers under the module's own names. Outputs:
-`loss`, what the loss function returns beside it, `<parameter>_grad` for each parameter, `<buffer>_new`
-for each buffer that changes; or, with an optimizer, `<parameter>_new` and the
-optimizer's state in place of the gradients.
+Graph inputs: the caller's, then parameters and buffers under the module's own names. Outputs: `loss`,
+other results of the loss function, `<parameter>_grad` for each parameter, and `<buffer>_new` for each
+buffer that changes. With an optimizer, `<parameter>_new` and the optimizer's state replace the gradients.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from planner.export.write.nodes import info_of, line_of, lower_nodes, output_of
 
 @dataclass(frozen=True, kw_only=True)
 class LoweredStep:
-    """A finished model and what its inputs and outputs are."""
+    """A finished model, and the roles of its inputs and outputs."""
 
     model: ModelProto
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
-    """Those that receive a gradient."""
+    """Parameters that receive a gradient."""
     buffers: tuple[str, ...]
     """Buffers, and parameters without gradient, that the graph reads."""
     state: tuple[StateTensor, ...]
-    """Inputs of the optimizer."""
+    """The optimizer's inputs."""
     results: tuple[str, ...] = ()
     """Outputs that the loss function returns beside the loss."""
     draws: tuple[Draw, ...] = ()
@@ -65,14 +64,14 @@ def lower(
     """Write `joint` as an ONNX model called `name`.
 
     Args:
-        initializers: values of the parameters and buffers that shall be stored in the model; the
-            others are graph inputs.
-        cast_for_cpu: bfloat16 runs on the CPU, too: see `planner.export.write.kernels`.
-        random: who draws random tensors.
+        initializers: values of the parameters and buffers to store in the model; the others are graph
+            inputs.
+        cast_for_cpu: make bfloat16 run on the CPU too: see `planner.export.write.kernels`.
+        random: draw random tensors in the graph ("graph"), or take them as inputs ("inputs").
 
     Raises:
         ExportError: an operator cannot be written.
-        UsageError: two tensors would have one name.
+        UsageError: two tensors would have the same name.
     """
     initializers = initializers or {}
     joint = without_complex(joint)
@@ -116,7 +115,7 @@ def lower(
 
 
 def _given(joint: JointGraph, names: Mapping[str, str]) -> Iterator[ValueInfoProto]:
-    """Yield the inputs that the step takes, as the graph has them."""
+    """Yield the graph inputs for the step's own inputs."""
     for key, node in joint.inputs.items():
         yield value_info(key, numpy_dtype(dtype_of(node)), named(shape_of(node), names))
 
@@ -127,7 +126,7 @@ def _outputs(
     optimizer: Optimizer | TracedUpdate | None,
     names: Mapping[str, str],
 ) -> tuple[list[ValueInfoProto], Sequence[StateTensor]]:
-    """(outputs in their order, with the nodes of the update written; the optimizer's state)."""
+    """Write the update's nodes; return the outputs in order, and the optimizer's state."""
     outputs = [output_of(lowering, joint.loss, LOSS)]
     outputs += [output_of(lowering, node, key, names=names) for key, node in joint.outputs.items()]
     gradients = {
@@ -164,7 +163,7 @@ def _input_shapes(joint: JointGraph) -> dict[str, list[Dim]]:
 
 
 def _check_open(node: fx.Node, joint: JointGraph) -> None:
-    """Raise where lowering the node took an open dimension for a constant, or two for one."""
+    """Raise ExportError where lowering the node fixed an open dimension, or made two of them equal."""
     try:
         names_of(joint.open, _input_shapes(joint))
     except ExportError as error:
@@ -172,8 +171,10 @@ def _check_open(node: fx.Node, joint: JointGraph) -> None:
 
 
 def check_kernels(graph: LoweredStep, joint: JointGraph) -> None:
-    """Raise ExportError where ONNX Runtime's CPU provider cannot run a node of the graph that `joint` was
-    written as, naming what it was made of."""
+    """Raise ExportError where ONNX Runtime's CPU provider cannot run a node of the graph.
+
+    The error names the operator in `joint` from which the node was lowered.
+    """
     model = with_casts(graph.model, for_cpu=True) if graph.missing_on_cpu else graph.model
     found = refusal(model)
     if found is None:
@@ -190,14 +191,14 @@ def check_kernels(graph: LoweredStep, joint: JointGraph) -> None:
 
 
 def _type_name(node: fx.Node) -> str:
-    """The floating-point type of what an operator reads or makes."""
+    """Return the floating-point type of an operator's result or operands."""
     held = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
     kinds = [t.dtype for t in held if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
     return str(kinds[0] if kinds else getattr(held[0], "dtype", "its type")).removeprefix("torch.")
 
 
 def _symbols(joint: JointGraph) -> dict[str, tuple[Value, int]]:
-    """Where each symbolic dimension of the inputs can be read."""
+    """Map each symbolic dimension to an input and axis that have its size."""
     symbols: dict[str, tuple[Value, int]] = {}
     for key, node in joint.inputs.items():
         for axis, dim in enumerate(shape_of(node)):

@@ -12,21 +12,20 @@ run, and times from more runs (`planner.runtime.profiled`).
     both       capped                    in a pool that refuses more, one process each
     both       seeded                    outputs of random numbers, where there are any
 
-All are of ONNX Runtime's default level, ORT_ENABLE_ALL. A model that is planned as it is
-(`--no-ort-optimize`) is opened at ORT_DISABLE_ALL, except alone, where both are opened as a script does.
-Under the cap, the original is the file that its own session wrote of the graph that it ran, where that is
-in the order in which it ran (`Shape` and `Size` apart, which run as soon as they can): it needs no
-optimizers any more.
+All sessions have ONNX Runtime's default level, ORT_ENABLE_ALL. A model that is planned without the
+optimizers (`--no-ort-optimize`) is opened at ORT_DISABLE_ALL, except alone, where both models are opened
+as a script would. Under the cap, the original is the optimized graph that its own session wrote to a
+file, which needs no optimizers any more; this requires that the file's order is the order in which the
+session ran it (apart from `Shape` and `Size`, which run as soon as they can).
 
-Sessions of default options run twice, one run after the other, since later runs hold more (the memory
-pattern's block); recommended ones once. A thorough verification runs those twice, too, times more steps,
-and adds
+Sessions with default options run twice in a row, since later runs hold more (the memory pattern's block);
+recommended ones run once. A thorough verification runs those twice too, times more steps, and adds
 
     original   recommended               bytes
     rewritten  default, level extended   order
     rewritten  default, level disabled   order
 
-Between sessions only the original's outputs are kept, and each is dropped once compared.
+Between sessions only the original's outputs are kept, and each is freed once compared.
 """
 
 from __future__ import annotations
@@ -88,29 +87,29 @@ Array = npt.NDArray[Any]
 
 @dataclass(kw_only=True)
 class CpuJob:
-    """The checks in turn; what does not hold is collected in `failures`.
+    """A verification on the CPU: runs the checks in turn, and collects failed ones in `failures`.
 
     Attributes:
-        paths, graphs: of the models "original" and "rewritten".
-        orders: of each, as predicted, as OpIds.
-        planned: names of the rewritten model's nodes as planned.
-        budget_bytes: of the device, graph inputs and initializers included.
-        budget_of: what it bounds; see `planner.request.Request`.
-        strict: other last bits in sessions of default options are a failure.
-        inputs: by name; `inputs_source` says where they come from.
+        paths, graphs: files and graphs of the models "original" and "rewritten".
+        orders: the predicted order of each model, as OpIds.
+        planned: names of the rewritten model's nodes, in planned order.
+        budget_bytes: the device's budget, graph inputs and initializers included.
+        budget_of: the bytes that the budget bounds; see `planner.request.Request`.
+        strict: treat different last bits in sessions with default options as a failure.
+        inputs: the inputs, by name; `inputs_source` says where they come from.
         is_copy: the rewritten model is the original, which has no planned order.
-        level: of the sessions that the plan is made for: "all", or "disabled" where it is of the graph
-            as it is.
+        level: the optimization level of the sessions that the plan is for: "all", or "disabled" for a
+            plan of the graph as it stands.
         order: the session option that the rewritten model is written for.
-        has_swaps: host copies share the CPU's arena: bytes are replayed and nothing is capped.
-        thorough: run twice, at other levels and under other options too, and time at length.
-        is_timed: False times nothing.
-        packed: kernels may pack constant weights; not where a constant of the original is none in the
-            rewritten model.
-        numbers: how close to the original's outputs the rewritten model's should be.
-        threads: intra-operator threads; the machine's cores, 8 at most, if not given.
-        may_copy: the graph that the original's session runs may be written to a temporary file.
-        ahead: a session of the original that is being created, if there is one.
+        has_swaps: host copies share the CPU's arena: bytes are replayed, and there is no cap.
+        thorough: run twice, at other levels and under other options too, and time longer.
+        is_timed: measure times.
+        packed: let kernels pack constant weights; False where a constant of the original is not constant
+            in the rewritten model.
+        numbers: how close the outputs of both models must be.
+        threads: intra-operator threads; by default the machine's cores, 8 at most.
+        may_copy: whether the original's session may write the graph that it runs to a temporary file.
+        ahead: a session of the original that is already being created, if any.
     """
 
     paths: Mapping[str, Path]
@@ -148,7 +147,7 @@ class CpuJob:
         self._bytes = BytesSeen(graphs=self.graphs, has_swaps=self.has_swaps)
 
     def run(self) -> Verification:
-        """Run everything.
+        """Run all checks.
 
         Raises:
             ModelError: one of the models does not load or run.
@@ -213,7 +212,7 @@ class CpuJob:
         )
 
     def _at_other_levels(self) -> None:
-        """What runs at other levels, where that is to be seen."""
+        """Check the order at other levels, or note why this is left out."""
         if self.is_copy:
             self.notes.append("the model is a copy of the original: it has no planned order")
         elif not self._optimized:
@@ -234,17 +233,17 @@ class CpuJob:
 
     @property
     def _runs(self) -> int:
-        """How often a session runs that holds no more later."""
+        """The number of runs of a session whose later runs do not hold more."""
         return 2 if self.thorough else 1
 
     @property
     def _optimized(self) -> bool:
-        """Whether the plan is of the graph that ONNX Runtime's optimizers make."""
+        """Whether the plan is for the graph after ONNX Runtime's optimizers."""
         return self.level != "disabled"
 
     @property
     def _default_level(self) -> Level:
-        """The level that the rewritten model is loaded at: ONNX Runtime's default."""
+        """The level for loading the models: ONNX Runtime's default, or "disabled" as planned."""
         return "all" if self._optimized else "disabled"
 
     def _profile(
@@ -312,7 +311,7 @@ class CpuJob:
         return comparisons
 
     def _watch_swaps(self, run: Run, opening: Opening, bits: Mapping[str, str]) -> None:
-        """Swaps counted in a run, and watched in others, whose results should have the same bits."""
+        """Count the swaps of a run, and watch them in other runs, which must give the same bits."""
         self.progress("rewritten model, on a slow link: swaps under watch")
         graph = self.graphs["rewritten"]
         self._copies = copy_check(graph, run)
@@ -333,7 +332,7 @@ class CpuJob:
     def _with_draws(
         self, comparisons: Sequence[OutputComparison], threads: int
     ) -> tuple[OutputComparison, ...]:
-        """With what comes of random numbers without a seed compared where both models draw alike."""
+        """Compare outputs that depend on unseeded random numbers in runs where both models draw alike."""
         drawn = drawn_outputs(self.graphs["original"])
         if not drawn:
             return tuple(comparisons)
@@ -355,7 +354,7 @@ class CpuJob:
         return tuple(c for c in rest if c is not None)
 
     def _adopt_order(self, run: Run) -> None:
-        """Compare the original's bytes with the prediction for the order in which it really ran."""
+        """Take the order in which the original really ran as the order to predict its bytes for."""
         order, note = executed_order(run, self.graphs["original"], self.orders["original"])
         self.orders = {**self.orders, "original": order}
         self.notes += note
@@ -379,8 +378,8 @@ class CpuJob:
         self._bytes.add("rewritten", self.orders["rewritten"], runs, opening)
 
     def _begin_rewritten(self, opening: Opening) -> None:
-        """Have the rewritten model's sessions created beside the original's: this one, and that under
-        recommended options."""
+        """Start creating the rewritten model's sessions (this one, and one with recommended options)
+        beside the original's."""
         if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
             self._sessions.begin("rewritten", opening)
             recommended = self._opening_of("rewritten", "recommended")
@@ -404,7 +403,7 @@ class CpuJob:
         self._refuse(self._bytes.over_held(self.budget_bytes, self.budget_of, opened))
 
     def _refuse(self, said: Sequence[str]) -> None:
-        """Failures that are nothing but too little room."""
+        """Add failures that are due only to too little memory."""
         self.failures += said
         self._room_failures += len(said)
 
@@ -466,24 +465,24 @@ class CpuJob:
         )
 
     def _capped(self, model: str) -> tuple[Path, Level, Order]:
-        """The file of a model that runs under a cap, the level and the order to open it with."""
+        """Return the file of a model to run under a cap, and the level and order to open it with."""
         if model == "original" and self._as_run is not None:
             return self._as_run, "disabled", "priority"
         return self.paths[model], self._default_level, self._order_of(model)
 
     def _opening_of(self, model: str, memory: Memory = "default") -> Opening:
-        """A session of a model, at the level that it is loaded at."""
+        """Return the options of a model's session, at its default level."""
         return self._opening(model, self._default_level, memory)
 
     def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
-        """A session of a model, in the order that it is made for."""
+        """Return the options of a model's session, with the order that the model is written for."""
         order = self._order_of(model)
         return Opening(
             memory=memory, level=level, order=order, threads=self.threads, packed=self.packed
         )
 
     def _order_of(self, model: str) -> Order:
-        """The session option that the model is made for."""
+        """Return the order option that a model is written for."""
         return self.order if model == "rewritten" else "default"
 
 
@@ -493,5 +492,5 @@ _LEVELS = ("disabled", "extended", "all")
 def _named(
     names: list[str], arrays: list[Array], feeds: Mapping[str, Array], written: tuple[str, ...]
 ) -> dict[str, Array]:
-    """Outputs by name, and with them the inputs that a run wrote over."""
+    """Return outputs by name, together with the inputs that the run overwrote."""
     return {**dict(zip(names, arrays, strict=True)), **as_left(feeds, written, names)}
