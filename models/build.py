@@ -33,7 +33,7 @@ def build(
     dynamic_batch: bool = False,
     store_parameters: bool = False,
 ) -> tuple[LoweredStep, dict[str, InputSpec]]:
-    """The training graph of a step, and a recipe for each of its inputs."""
+    """Build the training graph of a step, and a recipe for each of its inputs."""
     inputs = {
         key: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
         for key, spec in step.inputs.items()
@@ -59,7 +59,7 @@ def build(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     options = _parser().parse_args(arguments)
     started = time.perf_counter()
     try:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def add_size_options(parser: argparse.ArgumentParser) -> None:
-    """An option for every field of `Size`."""
+    """Add an option for every field of `Size`."""
     size = parser.add_argument_group("size (default: the published network's)")
     for field in fields(Size):
         kind = float if field.name == "dropout" else int
@@ -94,7 +94,7 @@ def add_size_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sized_step(options: argparse.Namespace) -> Step:
-    """The step of the network and the size that the command line asks for."""
+    """Return the step of the network and the size given on the command line."""
     recipe = RECIPES[options.net]
     return recipe.step(
         recipe.sized(**{field.name: getattr(options, field.name) for field in fields(Size)})

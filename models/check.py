@@ -38,11 +38,11 @@ from planner.export.write.lower import LOSS
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """How far ONNX Runtime and PyTorch are apart."""
+    """The differences between ONNX Runtime and PyTorch."""
 
     nodes: int
     differences: Mapping[str, float]
-    """Per graph output: norm of the difference over norm of PyTorch's value."""
+    """Norm of the difference over norm of PyTorch's value, by graph output."""
 
     @property
     def worst(self) -> tuple[str, float]:
@@ -51,7 +51,7 @@ class Comparison:
 
 
 def compare(step: Step, *, optimizer: str | None = None, dynamic_batch: bool = False) -> Comparison:
-    """Export `step`, run it on both sides, compare every output of the graph."""
+    """Export `step`, run it on both sides, and compare every output of the graph."""
     graph, specs = build(step, "check", optimizer=optimizer, dynamic_batch=dynamic_batch)
     if any(node.op_type == "Dropout" for node in graph.model.graph.node):
         raise UsageError("dropout draws at random: two runs cannot be compared")
@@ -69,7 +69,7 @@ def compare(step: Step, *, optimizer: str | None = None, dynamic_batch: bool = F
 
 
 def distance(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Relative L2 norm of the difference; infinite where shapes or types disagree."""
+    """Return the relative L2 norm of the difference; infinity if shapes or types differ."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return float("inf")
     difference = np.linalg.norm(actual.astype(np.float64) - expected.astype(np.float64))
@@ -77,7 +77,7 @@ def distance(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def draw_rough(name: str, spec: InputSpec) -> np.ndarray:
-    """As the recipe says, but constants (scales, shifts) get noise: ones and zeros hide errors."""
+    """Draw by the recipe, with noise added to constants (scales, shifts): ones and zeros hide errors."""
     array = spec.draw(name)
     if spec.kind != "const" or array.dtype != np.float32 or array.ndim == 0:
         return array
@@ -88,7 +88,7 @@ def draw_rough(name: str, spec: InputSpec) -> np.ndarray:
 
 
 def verify_structure(model: ModelProto, *, static: bool = True) -> None:
-    """Valid, standard operators only, and every value of known type and (static) shape."""
+    """Check that a model is valid, with standard operators only, and known types and static shapes."""
     onnx.checker.check_model(model, full_check=True)
     foreign = {node.op_type for node in model.graph.node if node.domain}
     if foreign:
@@ -110,7 +110,7 @@ def verify_structure(model: ModelProto, *, static: bool = True) -> None:
 def run(
     model: ModelProto, feeds: Mapping[str, np.ndarray], *, threads: int = 1
 ) -> dict[str, np.ndarray]:
-    """Every output of one run on ONNX Runtime's CPU provider."""
+    """Return every output of one run on ONNX Runtime's CPU provider."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -125,7 +125,7 @@ def run(
 def reference(
     step: Step, feeds: Mapping[str, np.ndarray], optimizer: str | None = None
 ) -> dict[str, np.ndarray]:
-    """The same outputs from PyTorch's autograd and optimizers."""
+    """Compute the same outputs with PyTorch's autograd and optimizers."""
     module = materialize(step.module, feeds)
     first, *others = (torch.from_numpy(feeds[name]) for name in step.inputs)
     loss = step.loss(module(first), *others)
@@ -143,7 +143,7 @@ def reference(
 
 
 def materialize(module: nn.Module, feeds: Mapping[str, np.ndarray]) -> nn.Module:
-    """Replace the meta tensors of `module` by copies of the fed ones, ties kept."""
+    """Replace the meta tensors of `module` by copies of the fed tensors; keep ties."""
     replaced: dict[int, Tensor] = {}
     for name, parameter in module.named_parameters():
         array = feeds.get(name)
@@ -200,7 +200,7 @@ def _update(
     feeds: Mapping[str, np.ndarray],
     state: Mapping[str, str],
 ) -> dict[str, np.ndarray]:
-    """One step from the fed state. `state` maps PyTorch's names to the graph's."""
+    """Run one optimizer step from the fed state. `state` maps PyTorch's names to the graph's."""
     for name, parameter in trained.items():
         for theirs, ours in state.items():
             optimizer.state[parameter][theirs] = torch.from_numpy(feeds[f"{name}_{ours}"].copy())
@@ -222,7 +222,7 @@ _OPTIMIZE: dict[type, Callable[..., dict[str, np.ndarray]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: prints the largest differences, fails above a tolerance."""
+    """Run the command line: print the largest differences, and fail above a tolerance."""
     parser = argparse.ArgumentParser(
         prog="python -m models.check",
         description="Compare an exported training graph with PyTorch, output by output.",

@@ -12,15 +12,15 @@ _WIDTH, _ROWS = 8, 64
 
 
 def chain(nodes: int) -> onnx.ModelProto:
-    """A training step of layers in a row: y = tanh(x W), its gradients, and updated weights.
+    """Build a training step of a chain of layers: y = tanh(x W), its gradients, and updated weights.
 
-    Four nodes forward and backward and three of the update belong to a layer.
+    Each layer has four nodes forward and backward, and three of the update.
     """
     return _trained(max(1, nodes // 9), _dense_layer, "chain")
 
 
 def transformer(nodes: int) -> onnx.ModelProto:
-    """The same of blocks with attention-like joins: two branches multiplied, and a residual."""
+    """Build a training step of blocks with attention-like joins: two branches multiplied, a residual."""
     return _trained(max(1, nodes // 22), _block, "transformer")
 
 
@@ -28,7 +28,7 @@ KINDS: dict[str, Callable[[int], onnx.ModelProto]] = {"chain": chain, "transform
 
 
 class _Tape:
-    """Nodes forward, and how to go back through each."""
+    """The forward nodes, with the backward pass of each."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -48,7 +48,7 @@ class _Tape:
         return self.weights[-1]
 
     def give(self, tensor: str, gradient: str) -> None:
-        """Add to what is known of a tensor's gradient."""
+        """Add a contribution to a tensor's gradient."""
         known = self.gradient.get(tensor)
         self.gradient[tensor] = self.add("Add", [known, gradient]) if known else gradient
 
@@ -139,7 +139,7 @@ def _trained(layers: int, layer: Callable[[_Tape, str], str], name: str) -> onnx
 
 
 def save(kind: str, nodes: int, path: Path) -> int:
-    """Write a graph of about that many nodes; returns how many it has."""
+    """Write a graph of about the given number of nodes; return the exact number."""
     model = KINDS[kind](nodes)
     onnx.save(model, path)
     return len(model.graph.node)

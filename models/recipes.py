@@ -31,7 +31,7 @@ from planner.export.trace.step import Loss
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What can be chosen; each network uses some of it."""
+    """The sizes that can be chosen; each network uses some of them."""
 
     batch: int = 1
     seq: int = 0
@@ -50,22 +50,22 @@ class Step:
 
     module: nn.Module
     inputs: Mapping[str, InputSpec]
-    """The module's input, then what the loss compares its result with."""
+    """The module's input, then the target of the loss."""
     loss: Loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to make a step of any size. The default size is the published network's."""
+    """A recipe for a step of any size; the default size is the published network's."""
 
     summary: str
     make: Callable[[Size], Step]
     default: Size
     free: frozenset[str] = frozenset({"batch", "width", "classes"})
-    """The fields of the size that this network uses."""
+    """The fields of `Size` that this network uses."""
 
     def sized(self, **choices: Any) -> Size:
-        """The default size with some choices; None leaves the default."""
+        """Return the default size with some fields replaced; None keeps the default."""
         made = {field: value for field, value in choices.items() if value is not None}
         useless = made.keys() - self.free
         if useless:
@@ -73,13 +73,13 @@ class Recipe:
         return replace(self.default, **made)
 
     def step(self, size: Size) -> Step:
-        """The step, its module on the meta device: shapes without memory."""
+        """Build the step, with its module on the meta device: shapes without memory."""
         with torch.device("meta"):
             return self.make(size)
 
 
 def language_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over every position: [batch, seq, vocabulary] against [batch, seq]."""
+    """Return the mean cross-entropy over all positions: [batch, seq, vocabulary] and [batch, seq]."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -290,4 +290,4 @@ RECIPES: dict[str, Recipe] = {
         free=_IMAGES | {"layers", "heads"},
     ),
 }
-"""By the name that the command line knows."""
+"""The recipes, by their names on the command line."""

@@ -21,13 +21,13 @@ _RENAMING = {"Identity", "Reshape", "Squeeze", "Unsqueeze"}
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Sizes of a training graph, in bytes."""
+    """The sizes of a training graph, in bytes."""
 
     nodes: int
     inputs: int
     """All graph inputs: data, parameters, buffers, optimizer state."""
     saved: int
-    """Values made up to the loss and read after it."""
+    """Values made before the loss, or with it, and read after it."""
 
 
 def survey(model: ModelProto) -> Survey:
@@ -47,7 +47,7 @@ def survey(model: ModelProto) -> Survey:
 
 
 def _sources(graph: GraphProto) -> dict[str, str]:
-    """The tensor behind each value that only renames or reshapes one."""
+    """Map each value that only renames or reshapes a tensor to that tensor."""
     source: dict[str, str] = {}
     for node in graph.node:
         if node.op_type in _RENAMING:
@@ -64,7 +64,7 @@ def _bytes(info: ValueInfoProto) -> int:
 
 
 def table(paths: Iterable[Path]) -> str:
-    """A Markdown table, one row per file."""
+    """Return a Markdown table with one row per file."""
     rows = ["| file | nodes | inputs MiB | saved MiB |", "|---|---:|---:|---:|"]
     for path in paths:
         found = survey(onnx.load(path, load_external_data=False))
@@ -74,7 +74,7 @@ def table(paths: Iterable[Path]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     print(table(Path(argument) for argument in arguments))
     return 0
 

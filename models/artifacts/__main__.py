@@ -10,7 +10,7 @@ from models.artifacts.nets import NETS
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status: 0, or 2 for wrong arguments."""
+    """Run the command line; return 0, or 2 for wrong arguments."""
     if len(arguments) != 2 or arguments[0] not in NETS:
         print(f"usage: python -m models.artifacts {{{','.join(NETS)}}} FOLDER", file=sys.stderr)
         return 2

@@ -15,7 +15,7 @@ IR_VERSION = 8
 
 
 class Forward:
-    """One model in the making; each method adds nodes and returns the name of their result.
+    """A builder of one model; each method adds nodes and returns the name of their result.
 
     Attributes:
         parameters: names of the initializers that are trained.
@@ -29,31 +29,31 @@ class Forward:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._count = 0
 
-    # -- what a model is made of -------------------------------------------------------------
+    # -- parts of a model ---------------------------------------------------------------------
 
     def input(self, name: str, shape: Sequence[int | str], kind: int = TensorProto.FLOAT) -> str:
-        """A graph input; a `str` dim is symbolic."""
+        """Add a graph input; a `str` dim is symbolic."""
         self._inputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
         return name
 
     def constant(self, name: str, array: np.ndarray) -> str:
-        """An initializer that is not trained."""
+        """Add an initializer that is not trained."""
         self._initializers[name] = numpy_helper.from_array(array, name)
         return name
 
     def parameter(self, name: str, shape: Sequence[int], std: float | None = None) -> str:
-        """A trained initializer: normal with `std`, ones where it is None."""
+        """Add a trained initializer: normal with `std`, or ones if `std` is None."""
         array = np.ones(shape) if std is None else self._random.normal(0.0, std, shape)
         self.parameters.append(name)
         return self.constant(name, array.astype(np.float32))
 
     def zeros(self, name: str, size: int) -> str:
-        """A trained vector of zeros: a bias."""
+        """Add a trained vector of zeros: a bias."""
         self.parameters.append(name)
         return self.constant(name, np.zeros(size, np.float32))
 
     def op(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
-        """A node; returns its first output."""
+        """Add a node, and return its first output."""
         self._count += 1
         stem = f"{op_type.lower()}_{self._count}"
         names = [stem] + [f"{stem}_{i}" for i in range(1, outputs)]
@@ -61,21 +61,21 @@ class Forward:
         return names[0]
 
     def split(self, x: str, parts: int, axis: int) -> list[str]:
-        """Equal parts of x."""
+        """Split x into equal parts."""
         first = self.op("Split", x, outputs=parts, axis=axis)
         return [first, *(f"{first}_{i}" for i in range(1, parts))]
 
     def ints(self, *values: int) -> str:
-        """A constant int64 vector."""
+        """Add a constant int64 vector."""
         name = "dims_" + "_".join(str(v).replace("-", "m") for v in values)
         return self.constant(name, np.array(values, np.int64))
 
     def scalar(self, value: float) -> str:
-        """A constant float32 scalar."""
+        """Add a constant float32 scalar."""
         return self.constant(f"scalar_{value:g}", np.array(value, np.float32))
 
     def model(self, output: str, shape: Sequence[int | str]) -> onnx.ModelProto:
-        """The finished model, with `output` renamed to "output"."""
+        """Return the finished model, with `output` renamed to "output"."""
         self._nodes.append(helper.make_node("Identity", [output], ["output"], name="output"))
         result = helper.make_tensor_value_info("output", TensorProto.FLOAT, list(shape))
         graph = helper.make_graph(
@@ -87,17 +87,17 @@ class Forward:
     # -- layers ------------------------------------------------------------------------------
 
     def linear(self, x: str, name: str, width: int, to: int) -> str:
-        """x [..., width] -> [..., to] with any number of leading dims."""
+        """Add a linear layer: x [..., width] -> [..., to] with any number of leading dims."""
         weight = self.parameter(f"{name}.weight", (width, to), 1 / math.sqrt(width))
         return self.op("Add", self.op("MatMul", x, weight), self.zeros(f"{name}.bias", to))
 
     def gemm(self, x: str, name: str, width: int, to: int) -> str:
-        """x [rows, width] -> [rows, to]."""
+        """Add a linear layer as a Gemm: x [rows, width] -> [rows, to]."""
         weight = self.parameter(f"{name}.weight", (to, width), math.sqrt(2 / width))
         return self.op("Gemm", x, weight, self.zeros(f"{name}.bias", to), transB=1)
 
     def conv(self, x: str, name: str, channels: int, to: int, kernel: int, stride: int = 1) -> str:
-        """A convolution without bias that keeps the size where the stride is 1."""
+        """Add a convolution without bias, which keeps the size at stride 1."""
         pad = kernel // 2
         std = math.sqrt(2 / (channels * kernel * kernel))
         weight = self.parameter(f"{name}.weight", (to, channels, kernel, kernel), std)
@@ -113,7 +113,7 @@ class Forward:
         )
 
     def batch_norm(self, x: str, name: str, channels: int) -> str:
-        """Training-mode batch normalization with running statistics."""
+        """Add a training-mode batch normalization with running statistics."""
         scale = self.parameter(f"{name}.weight", (channels,))
         bias = self.zeros(f"{name}.bias", channels)
         mean = self.constant(f"{name}.running_mean", np.zeros(channels, np.float32))
@@ -122,13 +122,13 @@ class Forward:
         return self.op("BatchNormalization", *inputs, outputs=3, training_mode=1, momentum=0.9)
 
     def layer_norm(self, x: str, name: str, width: int) -> str:
-        """Over the last axis; the gradient builder wants all three outputs."""
+        """Add a layer normalization over the last axis; the gradient builder needs all three outputs."""
         scale = self.parameter(f"{name}.weight", (width,))
         bias = self.zeros(f"{name}.bias", width)
         return self.op("LayerNormalization", x, scale, bias, outputs=3, axis=-1, epsilon=1e-5)
 
     def gelu(self, x: str) -> str:
-        """x · Φ(x) in standard operators, as exporters write it; ONNX Runtime fuses it."""
+        """Add x · Φ(x) in standard operators, as exporters write it; ONNX Runtime fuses it."""
         erf = self.op("Erf", self.op("Div", x, self.scalar(math.sqrt(2))))
         return self.op(
             "Mul", self.op("Mul", x, self.op("Add", erf, self.scalar(1))), self.scalar(0.5)

@@ -15,7 +15,7 @@ FILES = ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "chec
 
 
 def import_training() -> Any:
-    """The package `onnxruntime.training`, whose one part that needs PyTorch is left out.
+    """Import `onnxruntime.training`, without its only part that needs PyTorch.
 
     `onnxruntime.training.optim` wraps PyTorch optimizers for ORTModule; nothing else imports torch.
     """
@@ -48,7 +48,7 @@ def generate(net: Net, folder: Path, loss: str = "CrossEntropyLoss") -> None:
 
 
 def _fix_eval(path: Path) -> None:
-    """Batch normalization of the eval model in its inference form, as exporters write it."""
+    """Put the eval model's batch normalizations into inference form, as exporters write them."""
     model = onnx.load(path)
     for node in model.graph.node:
         if node.op_type == "BatchNormalization":

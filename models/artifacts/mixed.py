@@ -1,4 +1,4 @@
-"""A net of one layer of everything: what the gradient builder makes of it covers the operators."""
+"""A net with a layer of each kind: its gradients cover the gradient builder's operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIDE = 8
 
 
 def mixed(batch: int = 64) -> Net:
-    """Convolutions with bias, both poolings, dropout, and most elementwise operators."""
+    """Build convolutions with bias, both poolings, dropout, and most elementwise operators."""
     f = Forward(seed=5)
     x = f.input("x", [batch, 2, _SIDE, _SIDE])
     x = _images(f, x)
@@ -63,7 +63,7 @@ def _tanh_gelu(f: Forward, x: str) -> str:
 
 
 def _layout(f: Forward, x: str, batch: int) -> str:
-    """Split, slice, gather, concatenate, expand; [rows, 32] -> [rows, 32]."""
+    """Add a split, slice, gather, concatenation and expansion; [rows, 32] -> [rows, 32]."""
     left = f.op("Slice", x, f.ints(0), f.ints(16), f.ints(1))
     x = f.op("Concat", left, f.op("Slice", x, f.ints(8), f.ints(24), f.ints(1)), axis=1)
     parts = f.split(x, 2, axis=1)

@@ -1,4 +1,4 @@
-"""The forward models, by name. Sizes are such that activations, not parameters, fill the memory."""
+"""The forward models, by name. At their sizes, activations and not parameters fill the memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CONTEXT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """A forward model, the names of its trained parameters, and what it learns from.
+    """A forward model, the names of its trained parameters, and its training data.
 
     Attributes:
         task: "digits" (rows of pixels), "images" (of 32 by 32), "next" (the character after a text)
-            or "each" (after every character of it).
+            or "each" (the character after every character of a text).
     """
 
     model: onnx.ModelProto
@@ -32,7 +32,7 @@ class Net:
 
 
 def mlp(batch: int | str = 512) -> Net:
-    """8 hidden layers of 96 on scikit-learn's digits."""
+    """Build an MLP with 8 hidden layers of 96, for scikit-learn's digits."""
     f = Forward(seed=1)
     x, width = f.input("x", [batch, PIXELS]), PIXELS
     for layer in range(8):
@@ -42,7 +42,7 @@ def mlp(batch: int | str = 512) -> Net:
 
 
 def resnet18(batch: int | str = 32, width: int = 8, depths: tuple[int, ...] = (2, 2, 2, 2)) -> Net:
-    """ResNet-18 of an eighth of its width, on digits enlarged to 32 by 32."""
+    """Build a ResNet-18 of an eighth of its width, for digits enlarged to 32 by 32."""
     f = Forward(seed=2)
     x = f.input("x", [batch, 1, 32, 32])
     x = f.op("Relu", f.batch_norm(f.conv(x, "stem", 1, width, 7, 2), "stem_norm", width))
@@ -65,7 +65,7 @@ def resnet18(batch: int | str = 32, width: int = 8, depths: tuple[int, ...] = (2
 
 
 def encoder(batch: int = 16) -> Net:
-    """A BERT-like encoder that reads a text both ways and guesses the character after it."""
+    """Build a BERT-like encoder that reads a text both ways and predicts the next character."""
     f = Forward(seed=3)
     x = _transformer(f, batch, layers=3, causal=False)
     first = f.op("Gather", x, f.constant("first", np.array(0, np.int64)), axis=1)
@@ -76,7 +76,7 @@ def encoder(batch: int = 16) -> Net:
 
 
 def gpt(batch: int = 16) -> Net:
-    """A GPT that guesses every next character."""
+    """Build a GPT that predicts every next character."""
     f = Forward(seed=4)
     x = _transformer(f, batch, layers=3, causal=True)
     rows = f.op("Reshape", x, f.ints(-1, _WIDTH))
@@ -89,7 +89,7 @@ _WIDTH, _HEADS = 64, 4
 
 
 def _transformer(f: Forward, batch: int, *, layers: int, causal: bool) -> str:
-    """Embeddings and pre-norm blocks: [batch, CONTEXT] of characters -> [batch, CONTEXT, width]."""
+    """Add embeddings and pre-norm blocks: characters [batch, CONTEXT] -> [batch, CONTEXT, width]."""
     ids = f.input("x", [batch, CONTEXT], TensorProto.INT64)
     table = f.parameter("token.weight", (VOCABULARY, _WIDTH), 0.1)
     place = f.parameter("place.weight", (CONTEXT, _WIDTH), 0.1)

@@ -1,4 +1,4 @@
-"""The networks, as plain PyTorch modules: no loss, no training loop, no exporter in sight."""
+"""The networks, as plain PyTorch modules without loss, training loop or exporter."""
 
 from models.nets.densenet import DenseNet
 from models.nets.llama import Llama

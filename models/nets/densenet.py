@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class DenseLayer(nn.Module):
-    """Adds `growth` channels: norm, activation, 1x1 to `4 growth`, norm, activation, 3x3."""
+    """A layer that adds `growth` channels: norm, activation, 1x1 to `4 growth`, norm, activation, 3x3."""
 
     def __init__(self, channels: int, growth: int, activation: type[nn.Module]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class DenseLayer(nn.Module):
 
 
 class Transition(nn.Sequential):
-    """Halves the channels with a 1x1 convolution and the image with an average."""
+    """A layer that halves the channels with a 1x1 convolution, and the image with an average."""
 
     def __init__(self, channels: int, activation: type[nn.Module]) -> None:
         super().__init__(

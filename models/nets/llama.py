@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from models.nets.transformer import EMBEDDING_STD
 
 ROTARY_BASE = 10000.0
-"""Of the angles, as in Su et al., 2021."""
+"""The base of the angles, as in Su et al., 2021."""
 
 
 class RotaryAttention(nn.Module):
-    """Causal multi-head self-attention, positions turned into its queries and keys."""
+    """Causal multi-head self-attention with rotary positions in queries and keys."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class RotaryAttention(nn.Module):
 
 
 class GatedFeedforward(nn.Module):
-    """SwiGLU: what goes up is multiplied by a gate, then goes down (Shazeer, 2020)."""
+    """SwiGLU: the up projection is multiplied by a gate, then projected down (Shazeer, 2020)."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class GatedFeedforward(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """Attention and feedforward, each behind a normalization and beside a residual."""
+    """Attention and feedforward, each after a normalization and with a residual."""
 
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """Decoder-only language model whose output has weights of its own. About 90 M parameters."""
+    """A decoder-only language model with untied output weights. About 90 M parameters."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
     def _rotary(self, seq: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of each position's angles, [seq, head width] each."""
+        """Return the cosines and sines of each position's angles, [seq, head width] each."""
         half = torch.arange(0, self.head_width, 2, device=device) / self.head_width
         places = torch.arange(seq, device=device, dtype=torch.float32)
         angles = places[:, None] * ROTARY_BASE**-half
@@ -101,12 +101,12 @@ class Llama(nn.Module):
         return angles.cos(), angles.sin()
 
     def initial_std(self, parameter: str) -> float:
-        """One standard deviation for every weight."""
+        """Return the same standard deviation for every weight."""
         del parameter
         return EMBEDDING_STD
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """[batch, heads, seq, head width] -> the same: each pair turned by its position's angle."""
+    """Rotate each pair by its position's angle: [batch, heads, seq, head width] -> the same."""
     first, second = x.chunk(2, dim=3)
     return x * cos + torch.cat((-second, first), dim=3) * sin

@@ -14,7 +14,7 @@ EMBEDDING_STD = 0.02
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention. `fused` uses PyTorch's scaled_dot_product_attention."""
+    """Multi-head self-attention; with `fused`, PyTorch's scaled_dot_product_attention."""
 
     def __init__(
         self, width: int, heads: int, *, causal: bool, dropout: float, fused: bool
@@ -144,7 +144,7 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
     def initial_std(self, parameter: str) -> float:
-        """GPT-2 shrinks the projections back into the residual stream by its depth."""
+        """Return the standard deviation: GPT-2 shrinks projections into the residual stream by depth."""
         into_residual = parameter.endswith(("attention.out.weight", "feedforward.down.weight"))
         return EMBEDDING_STD / (math.sqrt(2 * len(self.blocks)) if into_residual else 1)
 
@@ -225,5 +225,5 @@ class ViT(nn.Module):
 
 
 def drop(x: Tensor, probability: float) -> Tensor:
-    """Dropout in training; leaves no node in the graph when the probability is zero."""
+    """Apply dropout in training; a probability of zero leaves no node in the graph."""
     return F.dropout(x, probability, training=True) if probability else x

@@ -28,7 +28,7 @@ class CrossAttention(nn.Module):
         self.heads, self.causal, self.dropout = heads, causal, dropout
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        """[batch, seq, width] that asks, [batch, other, width] that is asked -> as the first."""
+        """Queries [batch, seq, width], keys and values from [batch, other, width] -> as the first."""
         batch, seq, width = x.shape
         q = self._heads(self.query(x))
         k, v = (self._heads(part) for part in self.key_value(memory).split(width, dim=2))
@@ -45,8 +45,8 @@ class CrossAttention(nn.Module):
 
 
 class TranslatorLayer(nn.Module):
-    """Attention to itself, in a decoder attention to what was encoded, and a feedforward of twice the
-    width; each with a residual, normalized after it."""
+    """Self-attention, cross-attention in a decoder, and a feedforward of twice the width; each with a
+    residual, normalized after it."""
 
     def __init__(self, width: int, heads: int, *, decoder: bool, dropout: float) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class TranslatorLayer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """[batch, seq, width], and what was encoded -> as the first."""
+        """[batch, seq, width], and the encoder's output -> as the first."""
         x = self.itself_norm(x + drop(self.itself(x, x), self.dropout))
         if memory is not None:
             x = self.other_norm(x + drop(self.other(x, memory), self.dropout))
@@ -69,8 +69,8 @@ class TranslatorLayer(nn.Module):
 
 
 class Translator(nn.Module):
-    """Encoder and decoder. The first half of the tokens is the source, the second half what has been
-    translated so far, so that one tensor holds a batch."""
+    """Encoder and decoder. One tensor holds a batch: the first half of the tokens is the source, the
+    second half the translation so far."""
 
     def __init__(
         self,
@@ -106,6 +106,6 @@ class Translator(nn.Module):
         return self.head(x)
 
     def initial_std(self, parameter: str) -> float:
-        """One standard deviation for every weight."""
+        """Return the same standard deviation for every weight."""
         del parameter
         return EMBEDDING_STD

@@ -1,1 +1,1 @@
-"""Networks that people train, built small: of packages and as people write them by hand (`catalogue`)."""
+"""Networks that people train, at small sizes: from packages, and written by hand (`catalogue`)."""

@@ -1,7 +1,8 @@
-"""The networks: real module code of torchvision, timm, transformers and diffusers, built small.
+"""Networks from the real module code of torchvision, timm, transformers and diffusers, at small sizes.
 
-Each is a function without arguments that gives a step: module, inputs, loss and targets, as
-`export_training_graph` takes them. A package that is not installed leaves its networks out, by name.
+Each network is a function without arguments that returns a step: module, inputs, loss and targets, as
+`export_training_graph` takes them. Networks of packages that are not installed are left out, and the
+packages named.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Make = Callable[[], Step]
 
 
 def catalogue() -> tuple[dict[str, Make], list[str]]:
-    """(networks by name, packages that are not installed)."""
+    """Return the networks by name, and the packages that are not installed."""
     found: dict[str, Make] = {}
     missing: list[str] = []
     for package, part in (
@@ -63,7 +64,7 @@ def _labels(batch: int = 2, classes: int = CLASSES) -> Tensor:
 
 
 def images(size: int, batch: int = 2) -> tuple[Tensor]:
-    """A batch of pictures."""
+    """Draw a batch of pictures."""
     return (torch.randn(batch, 3, size, size),)
 
 
@@ -113,7 +114,7 @@ def _torchvision() -> dict[str, Make]:
 
 
 def load_torchvision() -> Any:
-    """torchvision, also beside a build of PyTorch that its compiled operators do not load with: they are
+    """Import torchvision even if its compiled operators do not load with this build of PyTorch: they are
     for detection, and no network here calls one."""
     while True:
         try:
@@ -132,7 +133,7 @@ def load_torchvision() -> Any:
             return torchvision
 
 
-_kept: list[Any] = []  # a library's operators go with it
+_kept: list[Any] = []  # the operators live as long as the library object
 
 
 # -- timm --------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ _TIMM: Mapping[str, int] = {
     "tresnet_m": 64, "twins_svt_small": -64, "visformer_tiny": -64, "vit_tiny_patch16_224": -64,
     "xception41": 64, "xcit_nano_12_p16_224": -64,
 }  # fmt: skip
-"""Size of the pictures; a negative one is told to the network."""
+"""Picture sizes; the network also gets the absolute value of a negative size as an argument."""
 
 
 def _timm() -> dict[str, Make]:

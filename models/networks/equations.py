@@ -1,4 +1,4 @@
-"""Networks as people write them by hand: generative models and equations."""
+"""Networks as people write them by hand: generative models and differential equations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.networks.written import Formula, itself, mlp
 
 
 def _coupled(net: Any, x: Tensor) -> Tensor:
-    """Minus log-likelihood of a flow of affine couplings (RealNVP)."""
+    """Return the negative log-likelihood of a flow of affine couplings (RealNVP)."""
     total = torch.zeros(len(x))
     for part in net.parts:
         a, b = x.chunk(2, 1)
@@ -29,7 +29,7 @@ def _coupled(net: Any, x: Tensor) -> Tensor:
 
 
 def _masked(net: Any, x: Tensor) -> Tensor:
-    """A masked autoregressive density (MADE)."""
+    """Return the loss of a masked autoregressive density (MADE)."""
     place, hidden = torch.arange(8), torch.arange(32) % 7
     h = F.relu(F.linear(x, net.first * (hidden[:, None] >= place)))
     out = F.linear(h, net.second * (place.repeat(2)[:, None] > hidden))
@@ -46,7 +46,7 @@ def _mixed_invertibly(net: Any, x: Tensor) -> Tensor:
 
 
 def _quantized(net: Any, x: Tensor) -> Tensor:
-    """VQ-VAE: the nearest code, gradients straight through, commitment."""
+    """VQ-VAE: the nearest code, straight-through gradients, commitment loss."""
     z = net.encoder(x)
     flat = z.permute(0, 2, 3, 1).flatten(0, 2)
     nearest = torch.cdist(flat, net.codes).argmin(1)
@@ -56,7 +56,7 @@ def _quantized(net: Any, x: Tensor) -> Tensor:
 
 
 def _noised(net: Any, x: Tensor, time: Tensor, noise: Tensor) -> Tensor:
-    """The DDPM objective: noise at a time of a cosine schedule, told as waves."""
+    """The DDPM objective: noise at a time of a cosine schedule, with the time embedded as waves."""
     kept = torch.cos(time * math.pi / 2).square()[:, None]
     seen = kept.sqrt() * x + (1 - kept).sqrt() * noise
     waves = time[:, None] * torch.exp(torch.arange(4.0))

@@ -16,7 +16,7 @@ from models.networks.written import Formula, itself, labels, mlp
 
 
 def _capsules(net: Any, x: Tensor) -> Tensor:
-    """Capsules with three rounds of routing by agreement: lengths of the last ones."""
+    """Capsules with three rounds of routing by agreement; returns the lengths of the last capsules."""
 
     def squashed(v: Tensor) -> Tensor:
         square = v.square().sum(-1, keepdim=True)
@@ -81,7 +81,7 @@ def _turned(net: Any, x: Tensor) -> Tensor:
 
 
 def _styled(net: Any, x: Tensor, content: Tensor, style: Tensor) -> Tensor:
-    """A transfer network, by features and their Gram matrices under a frozen one."""
+    """Style transfer, by features of a frozen network and their Gram matrices."""
 
     def gram(t: Tensor) -> Tensor:
         flat = t.flatten(2)
@@ -103,7 +103,7 @@ def _convolutional_lstm(net: Any, frames: Tensor) -> Tensor:
 
 
 class _Patches(nn.Module):
-    """A vision transformer from scratch: a class token, learned places, a registered mask."""
+    """A vision transformer from scratch: a class token, learned positions, a registered mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ def _induced(net: Any, x: Tensor) -> Tensor:
 
 
 def _factored(net: Any, rows: Tensor) -> Tensor:
-    """DeepFM: one table with offsets, pairs by the square of a sum, a tower."""
+    """DeepFM: one table with offsets, pairwise terms by the square of a sum, a tower."""
     where = rows + torch.tensor([0, 10, 30, 60])
     v = net.table(where)
     pairs = 0.5 * (v.sum(1).square() - v.square().sum(1)).sum(1)
@@ -222,7 +222,7 @@ def _columns(net: Any, numbers: Tensor, kinds: Tensor) -> Tensor:
 
 
 def _basis(net: Any, x: Tensor) -> Tensor:
-    """N-BEATS: each block takes away what it explains."""
+    """N-BEATS: each block subtracts its prediction of the input."""
     ahead = 0.0
     for block in net.blocks:
         back, front = block(x).split([16, 4], -1)
@@ -231,14 +231,14 @@ def _basis(net: Any, x: Tensor) -> Tensor:
 
 
 def _decomposed(net: Any, x: Tensor) -> Tensor:
-    """DLinear: a moving average and what is left, a linear layer each."""
+    """DLinear: a linear layer each for the moving average and the remainder."""
     wide = F.pad(x.transpose(1, 2), (2, 2), mode="replicate")
     trend = F.avg_pool1d(wide, 5, 1)
     return (net.season(x.transpose(1, 2) - trend) + net.trend(trend)).transpose(1, 2)
 
 
 def _splines(net: Any, x: Tensor) -> Tensor:
-    """A Kolmogorov-Arnold layer twice: cubic B-splines of each input."""
+    """Two Kolmogorov-Arnold layers: cubic B-splines of each input."""
     for base, weight in zip(net.bases, net.weights, strict=True):
         grid = torch.linspace(-2.2, 2.2, 12)
         b = ((x[..., None] >= grid[:-1]) & (x[..., None] < grid[1:])).float()
@@ -251,7 +251,7 @@ def _splines(net: Any, x: Tensor) -> Tensor:
 
 
 def _generated_weights(net: Any, x: Tensor, task: Tensor) -> Tensor:
-    """A hypernetwork: the layer of each sample from its task, by `torch.func`."""
+    """A hypernetwork: generates each sample's layer from its task, by `torch.func`."""
     weight = net.maker(task).view(-1, 5, 8)
     return torch.func.vmap(lambda w, v: w @ v)(weight, x)
 
@@ -337,7 +337,7 @@ class _LoRA(nn.Module):
 
 
 class _Switch(nn.Module):
-    """A Python loop over experts: each computes all tokens, and takes its share of them."""
+    """A Python loop over experts: each computes all tokens, weighted by its share of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -354,7 +354,7 @@ class _Switch(nn.Module):
 
 
 def _fake(x: Tensor, scale: Tensor) -> Tensor:
-    """Quantized, gradients straight through."""
+    """Fake quantization with straight-through gradients."""
     y = torch.clamp(torch.round(x / scale), -8, 7) * scale
     return x + (y - x).detach()
 

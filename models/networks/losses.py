@@ -1,4 +1,4 @@
-"""Networks as people write them by hand: losses of their own."""
+"""Networks as people write them by hand: custom losses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _redundant(net: Any, one: Tensor, other: Tensor) -> Tensor:
 
 
 def _predicted(net: Any, one: Tensor, other: Tensor) -> Tensor:
-    """BYOL: a target network that follows, without a gradient."""
+    """BYOL: a target network that follows the other, without a gradient."""
     with torch.no_grad():
         for slow, fast in zip(net.slow.parameters(), net.body.parameters(), strict=True):
             slow.lerp_(fast, 0.01)
@@ -58,7 +58,7 @@ def _q_learned(net: Any, s: Tensor, a: Tensor, r: Tensor, s2: Tensor, done: Tens
 
 
 def _clipped(net: Any, s: Tensor, a: Tensor, old: Tensor, gain: Tensor, value: Tensor) -> Tensor:
-    """PPO: clipped ratios, a value's loss, entropy."""
+    """PPO: clipped ratios, a value loss, entropy."""
     h = net.body(s)
     policy = torch.distributions.Categorical(logits=net.policy(h))
     ratio = (policy.log_prob(a) - old).exp()

@@ -1,4 +1,4 @@
-"""More networks of torchvision, timm, transformers and diffusers, built small: tables alone."""
+"""More networks of torchvision, timm, transformers and diffusers at small sizes, as tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMM = {
     "flexivit_small": 240, "lcnet_050": 64, "mobileone_s0": 64, "ghostnetv2_100": 64,
     "regnetz_c16": 64, "nest_tiny": 224, "bat_resnext26ts": 256, "resnetblur50": 64,
 }  # fmt: skip
-"""Sizes of the pictures."""
+"""Picture sizes."""
 
 _LANGUAGE: Mapping[str, dict[str, Any]] = {
     "BioGptForCausalLM": TEXT,
@@ -123,7 +123,7 @@ _PICTURES: Mapping[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 
 def more() -> dict[str, Make]:
-    """Networks by name, of the packages that are installed."""
+    """Return the networks of the installed packages, by name."""
     found: dict[str, Make] = {}
     for package, part in (
         ("torchvision", _torchvision),

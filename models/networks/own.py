@@ -1,4 +1,4 @@
-"""Networks that belong to no package: graphs, recommendation, points, fields, recurrence, volumes."""
+"""Networks from no package: graphs, recommendation, points, fields, recurrence, volumes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _UNet3d(nn.Module):
 
 
 class _Recommender(nn.Module):
-    """DLRM: embedding bags, products of pairs, two towers."""
+    """DLRM: embedding bags, pairwise products, two towers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class _Experts(nn.Module):
 
 
 class _Autoencoder(nn.Module):
-    """Variational, the noise an input of the step."""
+    """A variational autoencoder whose noise is an input of the step."""
 
     def __init__(self) -> None:
         super().__init__()

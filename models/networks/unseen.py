@@ -1,7 +1,7 @@
-"""More networks: tried once the exporter stood, so that no rule of it was written for one of them.
+"""More networks, added after the exporter was finished: none of its rules was written for them.
 
-Four led to changes all the same: sizes and bounds that are tensors (Encodec, DeBERTa), a single random
-number (HuBERT), an input that the step writes over for itself (Splinter).
+Four of them led to changes nevertheless: sizes and bounds that are tensors (Encodec, DeBERTa), a single
+random number (HuBERT), an input that the step overwrites for itself (Splinter).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _LANGUAGE: Mapping[str, dict[str, Any]] = {
         "expert_capacity": 8,
     },
 }  # fmt: skip
-"""Configurations by class."""
+"""The configurations, by class."""
 
 _SENTENCES: Mapping[str, dict[str, Any]] = {
     "BigBirdForSequenceClassification": {**TEXT, "attention_type": "original_full"},
@@ -169,7 +169,7 @@ _TIMM = {
 
 
 def unseen() -> dict[str, Make]:
-    """Networks by name, of the packages that are installed."""
+    """Return the networks of the installed packages, by name."""
     found: dict[str, Make] = {}
     if importlib.util.find_spec("torchvision") is not None:
         found |= _torchvision()
@@ -204,7 +204,7 @@ def _timm() -> dict[str, Make]:
 
 
 def built(name: str, options: Mapping[str, Any]) -> Any:
-    """A model of transformers by its class, with a configuration of these options."""
+    """Build a model of transformers by its class, with a configuration of these options."""
     import transformers
 
     build = getattr(transformers, name)
@@ -241,7 +241,7 @@ def _transformers() -> dict[str, Make]:
 
 
 def _others(step: Callable[..., Make]) -> dict[str, Make]:
-    """Of other inputs: pictures and words, sound, series, moves."""
+    """Return networks on other inputs: pictures with words, sound, series, moves."""
     sound = {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "conv_dim": (16, 16),
         "intermediate_size": 64, "conv_stride": (5, 2), "conv_kernel": (10, 3), "layerdrop": 0.0,

@@ -15,7 +15,7 @@ from models.networks.catalogue import Make, Step
 
 
 class Formula(nn.Module):
-    """Parts, and a function of them and the inputs: `forward(parts, *inputs)`."""
+    """A module of parts, and a function of them and the inputs: `forward(parts, *inputs)`."""
 
     def __init__(self, forward: Callable[..., Any], **parts: nn.Module | Tensor) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Formula(nn.Module):
 
 
 def mlp(*sizes: int, act: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Linear layers with activations between."""
+    """Build linear layers with activations between."""
     layers: list[nn.Module] = []
     for i, o in itertools.pairwise(sizes):
         layers += [nn.Linear(i, o), act()]
@@ -36,12 +36,12 @@ def mlp(*sizes: int, act: type[nn.Module] = nn.ReLU) -> nn.Sequential:
 
 
 def labels(classes: int, *shape: int) -> tuple[Tensor]:
-    """Classes."""
+    """Draw class labels."""
     return (torch.randint(0, classes, shape),)
 
 
 def itself(out: Tensor) -> Tensor:
-    """A step whose module gives the loss."""
+    """Return a step whose module returns the loss itself."""
     return out
 
 
@@ -73,7 +73,7 @@ def _convolved(net: Any, x: Tensor, adjacency: Tensor) -> Tensor:
 
 
 def _messages(net: Any, x: Tensor, place: Tensor, edges: Tensor) -> Tensor:
-    """An equivariant layer (EGNN), then a force: the energy's gradient by the places is not taken."""
+    """An equivariant layer (EGNN) that updates features and positions."""
     source, target = edges
     apart = place[target] - place[source]
     pair = torch.cat([x[target], x[source], apart.square().sum(-1, keepdim=True)], -1)
@@ -185,7 +185,7 @@ def _linear_attention(net: Any, x: Tensor) -> Tensor:
 
 
 class _Decoder(nn.Module):
-    """A transformer from scratch: rotary positions, RMSNorm, SwiGLU, tied words."""
+    """A transformer from scratch: rotary positions, RMSNorm, SwiGLU, tied embeddings."""
 
     def __init__(self, layers: int = 2, width: int = 32, heads: int = 4) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ def _translated(net: Any, source: Tensor, target: Tensor) -> Tensor:
 
 
 def _tagged(net: Any, words: Tensor, tags: Tensor) -> Tensor:
-    """Minus log-likelihood of a linear-chain conditional random field, over a bidirectional LSTM."""
+    """Negative log-likelihood of a linear-chain conditional random field over a bidirectional LSTM."""
     score = net.out(net.steps(net.words(words))[0])
     total = score[:, 0]
     for step in range(1, score.shape[1]):
@@ -302,7 +302,7 @@ _SEQUENCES: dict[str, Make] = {
 
 
 class _Cells(nn.Module):
-    """A cell in a Python loop; every other step reads its own last result."""
+    """A cell in a Python loop; every second step reads the cell's own last result."""
 
     def __init__(self) -> None:
         super().__init__()

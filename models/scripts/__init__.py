@@ -1,1 +1,1 @@
-"""Small, ordinary training scripts. None knows what was done to the model that it trains."""
+"""Small, ordinary training scripts. None depends on changes that were made to its model."""

@@ -10,7 +10,7 @@ Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 def digits(shape: Sequence[int], *, pixelwise: bool = False) -> Batches:
-    """Endless batches: rows of pixels, [batch, 64], or images, [batch, channels, side, side].
+    """Yield endless batches: rows of pixels, [batch, 64], or images, [batch, channels, side, side].
 
     Args:
         pixelwise: the target is whether each pixel is ink, [batch, side, side], not the digit.
@@ -31,7 +31,7 @@ def digits(shape: Sequence[int], *, pixelwise: bool = False) -> Batches:
 
 
 def text(shape: Sequence[int], *, each: bool) -> Batches:
-    """Endless batches of characters, [batch, length], and of those that follow: each, or the last."""
+    """Yield endless batches of characters, [batch, length], with each next character or the last."""
     from pydoc_data.topics import topics
 
     letters = "".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
@@ -45,7 +45,7 @@ def text(shape: Sequence[int], *, each: bool) -> Batches:
 
 
 def batches_for(inputs: Sequence[int], targets: Sequence[int], *, is_text: bool) -> Batches:
-    """The data that fits these shapes."""
+    """Return the data that fits the given shapes."""
     if is_text:
         return text(inputs, each=len(targets) == 2)
     return digits(inputs, pixelwise=len(targets) == 3)

@@ -26,7 +26,7 @@ CONTEXT = 64
 
 
 def digits(task: str, batch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of scikit-learn's digits: rows of pixels, or images enlarged four times."""
+    """Yield batches of scikit-learn's digits: rows of pixels, or images enlarged four times."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -40,7 +40,7 @@ def digits(task: str, batch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def text(task: str, batch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of characters of Python's language reference, and the characters that follow."""
+    """Yield batches of characters of Python's language reference, and the characters that follow."""
     from pydoc_data.topics import topics
 
     letters = "".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
@@ -54,7 +54,7 @@ def text(task: str, batch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def main() -> None:
-    """Train, save a checkpoint, export for inference."""
+    """Train, save a checkpoint, and export for inference."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("artifacts", type=Path)
     parser.add_argument("--model", type=Path)

@@ -25,7 +25,7 @@ NEW = "_new"
 
 
 def initial(name: str, shape: Sequence[int]) -> np.ndarray:
-    """He's initialization for matrices and kernels; scales start at one, all else at zero."""
+    """Return an initial value: He's for matrices and kernels, ones for scales, zeros for the rest."""
     if name.endswith(("_m", "_v", "_momentum")):
         return np.zeros(shape, np.float32)
     if len(shape) < 2:

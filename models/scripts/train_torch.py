@@ -31,24 +31,24 @@ Net = tuple[nn.Module, Batches, Callable[..., torch.Tensor]]
 
 
 def mlp() -> Net:
-    """Digits as rows of pixels."""
+    """Build an MLP for digits as rows of pixels."""
     return MLP(hidden=128, layers=5), digits((512, 64)), F.cross_entropy
 
 
 def resnet() -> Net:
-    """Digits as images of 64 by 64."""
+    """Build a ResNet for digits as images of 64 by 64."""
     return resnet18(width=8, classes=10), digits((16, 3, 64, 64)), F.cross_entropy
 
 
 def encoder() -> Net:
-    """The character that follows 64 others."""
+    """Build an encoder that predicts the character after 64 others."""
     size = {"vocabulary": CHARACTERS, "positions": 64, "width": 64, "heads": 2, "layers": 2}
     module = BERTClassifier(**size, classes=CHARACTERS)
     return module, text((16, 64), each=False), F.cross_entropy
 
 
 def gpt() -> Net:
-    """The character that follows each of 64."""
+    """Build a GPT that predicts the character after each of 64."""
     module = GPT(vocabulary=CHARACTERS, positions=64, width=64, heads=2, layers=2)
     return module, text((16, 64), each=True), language_loss
 
@@ -62,7 +62,7 @@ NETS: dict[str, Callable[[], Net]] = {
 
 
 def make(name: str) -> Net:
-    """The network, always with the same parameters."""
+    """Build the network, always with the same parameters."""
     torch.manual_seed(0)
     return NETS[name]()
 
@@ -77,7 +77,7 @@ def export(name: str, path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Export where there is no model, then train."""
+    """Export a model if none is given, then train."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("net", choices=NETS)
     parser.add_argument("--model", type=Path)
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def train(name: str, path: Path, *, steps: int, lr: float) -> None:
-    """Stochastic gradient descent with momentum, in numpy."""
+    """Train by stochastic gradient descent with momentum, in numpy."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # so that two runs are equal, bit for bit
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -17,15 +17,15 @@ _FOLDER = Path(__file__).parent
 
 
 def path(name: str) -> Path:
-    """The ONNX file."""
+    """Return the path of the ONNX file."""
     return _FOLDER / f"{name}.onnx"
 
 
 def sidecar(name: str) -> Path:
-    """The recipe of its inputs."""
+    """Return the path of the recipe of its inputs."""
     return _FOLDER / f"{name}.inputs.json"
 
 
 def feeds(name: str) -> dict[str, np.ndarray]:
-    """An array for each of its inputs, always the same."""
+    """Return an array for each of its inputs, always the same."""
     return draw_inputs(read_specs(sidecar(name)))

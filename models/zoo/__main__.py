@@ -13,7 +13,7 @@ COMMANDS = {
     "resnet18": "resnet18 --batch 32 --width 16 --image-size 64 --classes 10",
     "gpt": "gpt2 --batch 8 --seq 128 --width 128 --layers 4 --heads 4 --vocabulary 512",
 }
-"""Arguments of `models.build`, per sample."""
+"""The arguments of `models.build`, by sample."""
 
 
 def rebuild(folder: Path) -> None:
