@@ -48,18 +48,18 @@ LARGE: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("gpt2_medium_b8x1024", "16GB", CARD),
 )
 AGAIN, AGAIN_LIMIT_S = 20, 4
-"""How often the same is asked, and the time limit of each."""
+"""How often the same plan is requested, and the time limit of each request."""
 
 CHAINS = (1_000, 4_000, 13_000, 40_000, 100_000)
-"""Nodes of the chains, about."""
+"""The approximate numbers of nodes of the chains."""
 
 CHAIN_LIMIT_S = 60
 _PLAN = re.compile(r"^planner: ([\d.]+) s: solving: [+-]")
-"""A line of `-v` that tells of a plan."""
+"""A line of `-v` that reports a plan."""
 
 
 def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple[float, str]:
-    """(step of a plan over the model's own, digest of the rewritten file and the plan)."""
+    """Return a plan's step time over the model's own, and a digest of the rewritten file and the plan."""
     with tempfile.TemporaryDirectory() as folder:
         output, plan = Path(folder) / "planned.onnx", Path(folder) / "plan.json"
         result = optimize(
@@ -77,7 +77,7 @@ def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple
 
 
 def quality_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
-    """One model at one budget, over all limits."""
+    """Measure one model at one budget, with all time limits."""
     taken: dict[str, float | None] = {}
     for limit_s in LIMITS_S:
         try:
@@ -88,7 +88,7 @@ def quality_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
 
 
 def again_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
-    """The same twenty times, while every core is kept busy."""
+    """Measure the same request twenty times, while every core is busy."""
     with _busy():
         digests = [made(model, budget, how, AGAIN_LIMIT_S)[1] for _ in range(AGAIN)]
     return {"model": model.stem, "budget": budget, **how, "digests": len(set(digests))}
@@ -96,7 +96,7 @@ def again_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
 
 @contextlib.contextmanager
 def _busy() -> Iterator[None]:
-    """Two processes a core that do nothing but count."""
+    """Run two processes per core that only count."""
     context = multiprocessing.get_context("spawn")
     counting = [
         context.Process(target=_count, daemon=True) for _ in range(2 * (os.cpu_count() or 1))
@@ -145,7 +145,7 @@ def limits_row(nodes: int) -> Row:
 
 
 def page(rows: dict[str, list[Row]]) -> str:
-    """The tables."""
+    """Return the tables."""
     lines = [
         "# One answer, at once, and the same each time",
         "",
@@ -230,7 +230,7 @@ def _limits(rows: Sequence[Row]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and write."""
+    """Measure, and write the page."""
     parser = program("reports.answers", __doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="quality, again, limits")
     parser.add_argument("--graphs", type=Path, metavar="DIR")
@@ -254,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _note(rows: dict[str, list[Row]], part: str, row: Row) -> None:
-    """Put a row in its place, and write."""
+    """Add or replace a row, and write the file."""
     print(json.dumps(row), flush=True)
     keys = ("model", "budget", "nodes")
     known = [r for r in rows.get(part, []) if any(r.get(k) != row.get(k) for k in keys)]

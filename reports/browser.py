@@ -60,10 +60,10 @@ PICTURE = FOLDER / "page" / "browser.png"
 LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
 STEPS = 20
 ROUNDS = 3
-"""Of both models, alternating: a step's time is the least of the rounds' medians."""
+"""Rounds, in which both models alternate: a step's time is the least of the rounds' medians."""
 
 GPU_STEPS = 2
-"""A step takes half a minute on software."""
+"""The same on a software GPU, where a step takes half a minute."""
 
 _ADAPTER = """async () => {
   const adapter = await navigator.gpu?.requestAdapter();
@@ -111,7 +111,7 @@ def order_at(
 def on_wasm(
     browser: Browser, address: str, folder: Path, feeds: Mapping[str, np.ndarray], budget: str
 ) -> dict[str, Any]:
-    """Everything that is measured on WebAssembly."""
+    """Take all measurements on WebAssembly."""
     rounds: list[dict[str, Any]] = []
     for number in range(ROUNDS):
         said(f"training both, plain, round {number + 1} of {ROUNDS}")
@@ -155,7 +155,7 @@ def on_wasm(
 
 
 def sides(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Memory and median step of both models."""
+    """Return the memory and the median step of both models."""
     return {
         "held_mib": {n: found[n]["peak"] / MIB for n in BOTH},
         "step_ms": {n: statistics.median(found[n]["ms"]) for n in BOTH},
@@ -163,14 +163,14 @@ def sides(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def under_cap(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether each model ran under the cap, and how far it came."""
+    """Tell whether each model ran under the cap, and how far it came."""
     return {n: {"steps": len(found[n]["losses"]), "failed": found[n]["failed"]} for n in BOTH}
 
 
 def on_webgpu(
     folder: Path, model: Path, feeds: Mapping[str, np.ndarray], budget: str
 ) -> dict[str, Any]:
-    """What is measured on WebGPU, with a plan made for it; where something is missing, what."""
+    """Take all measurements on WebGPU, with a plan for it, or name what is missing here."""
     with chromium(*GPU_FLAGS) as browser, served(folder) as address:
         page = browser.new_page()
         page.goto(f"{address}?only=")
@@ -214,7 +214,7 @@ def on_webgpu(
 
 @contextlib.contextmanager
 def chromium(*flags: str) -> Iterator[Browser]:
-    """Chromium, for as long as it is needed."""
+    """Keep Chromium open in the context."""
     with sync_playwright() as p:
         path = shutil.which("chromium")
         with p.chromium.launch(executable_path=path, args=[*FLAGS, *flags]) as browser:
@@ -226,12 +226,12 @@ def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def said(text: str) -> None:
-    """Say what is being measured."""
+    """Print what is being measured."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
-    """All of it, for one model."""
+    """Take all measurements of one model."""
     feeds, _ = make_inputs(model, 0, {}, None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -262,7 +262,7 @@ def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
 
 
 def serve(model: Path, budget: str, dims: Mapping[str, int]) -> None:
-    """Make the folder and serve it until Ctrl-C."""
+    """Create the folder, and serve it until Ctrl-C."""
     feeds, _ = make_inputs(model, 0, dims, None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -274,7 +274,7 @@ def serve(model: Path, budget: str, dims: Mapping[str, int]) -> None:
 
 
 def main() -> int:
-    """Measure and write, or serve."""
+    """Measure and write the page, or serve the folder."""
     parser = argparse.ArgumentParser(prog="python -m reports.browser", description=__doc__)
     parser.add_argument(
         "--model", type=Path, default=zoo.path("gpt"), help="to train instead of the GPT"

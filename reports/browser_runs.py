@@ -28,11 +28,11 @@ GPU_FLAGS = (
     "--use-webgpu-adapter=swiftshader",
     "--enable-features=Vulkan",
 )
-"""The adapter is Chromium's own software Vulkan, where there is no GPU."""
+"""Chromium's flags for WebGPU: without a GPU, the adapter is its own software Vulkan."""
 
 BOTH = ("original", "rewritten")
 _START_MIB = 16
-"""Of the WebAssembly memory that onnxruntime-web makes."""
+"""Initial size of the WebAssembly memory that onnxruntime-web makes."""
 
 _INSTALL_S, _RUN_S = 240, 300
 
@@ -50,7 +50,7 @@ _TAKE = """() => {
 
 
 class NoRuntimeError(Exception):
-    """onnxruntime-web cannot be had here."""
+    """onnxruntime-web is not available here."""
 
 
 def install(folder: Path) -> None:
@@ -82,7 +82,7 @@ def install(folder: Path) -> None:
 
 
 def write_inputs(feeds: Mapping[str, np.ndarray], folder: Path) -> None:
-    """All arrays behind each other in inputs.bin, and inputs.json, which says where each one is."""
+    """Write all arrays one after another to inputs.bin, and their places to inputs.json."""
     tensors, offset = [], 0
     with (folder / "inputs.bin").open("wb") as file:
         for name, array in feeds.items():
@@ -103,7 +103,7 @@ def write_inputs(feeds: Mapping[str, np.ndarray], folder: Path) -> None:
 def lay_out(
     folder: Path, model: Path, feeds: Mapping[str, np.ndarray], **options: Any
 ) -> OptimizeResult:
-    """The page, the model, what planner makes of it, and the inputs, in `folder`.
+    """Put the page, the model, its rewritten model and the inputs into `folder`.
 
     Args:
         options: of `planner.optimize`.
@@ -118,12 +118,12 @@ def lay_out(
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextlib.contextmanager
 def served(folder: Path, port: int = 0) -> Iterator[str]:
-    """Serve a folder on this machine alone; gives its address."""
+    """Serve a folder to this machine only; yield its address."""
     _Quiet.extensions_map = {
         **_Quiet.extensions_map,
         ".mjs": "text/javascript",
@@ -160,7 +160,7 @@ def trained(
 
 
 def least_cap_mib(browser: Browser, address: str, name: str, known_mib: int) -> int:
-    """The least maximum of the WebAssembly memory under which a model does two steps, in whole MiB.
+    """Find the least maximum of WebAssembly memory, in whole MiB, under which a model runs two steps.
 
     Args:
         known_mib: one that suffices.
@@ -174,7 +174,7 @@ def least_cap_mib(browser: Browser, address: str, name: str, known_mib: int) -> 
 
 
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs and losses of two runs, bit for bit."""
+    """Compare outputs and losses of two runs, bit for bit."""
     names = list(one["digests"])
     same = [name for name in names if one["digests"][name] == other["digests"].get(name)]
     return {

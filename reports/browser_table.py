@@ -9,7 +9,7 @@ from reports.browser_runs import BOTH
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The report."""
+    """Return the report."""
     wasm, plan = found["wasm"], found["plan"]
     longer = wasm["step_ms"]["rewritten"] / wasm["step_ms"]["original"]
     lines = [

@@ -41,16 +41,16 @@ BUILT = {
     "unet": "--batch 2 --width 8 --layers 2 --image-size 32",
     "vit": "--batch 4 --image-size 64 --width 64 --layers 2 --heads 2 --classes 10",
 }
-"""Networks that are built here, with the arguments of `python -m models.build`."""
+"""Networks to build here, with the arguments of `python -m models.build`."""
 
 CUDA_MINUTES = 7.5
-"""No call takes longer on a GPU, which may be lent for a while only; the next one goes on."""
+"""The longest call on a GPU, which may be lent for a short time; the next call continues."""
 
 MODELS = ("mlp_adamw", "bert", "vit", "unet", "gpt", "resnet18")
 
 
 class Bench:
-    """One model: where it lies, and what the original does on the device, found when it is needed."""
+    """One model: its file, and the original's results on the device, computed when needed."""
 
     def __init__(self, name: str, device: str, folder: Path, hardware: str = "cpu") -> None:
         self.name, self.device, self.hardware = name, device, hardware
@@ -85,7 +85,7 @@ class Bench:
         )
 
     def job(self, result: OptimizeResult) -> DeviceJob:
-        """The verification of one plan."""
+        """Return the verification job of one plan."""
         assert result.output_path is not None
         if self._reference is None:
             self._reference = reference(self.prepared.target, self.original, self.inputs)
@@ -188,12 +188,12 @@ def _verified(check: Verification) -> Row:
 
 
 def holds(row: Mapping[str, Any]) -> bool:
-    """Whether everything that a row claims was seen."""
+    """Tell whether everything that a row claims was observed."""
     return bool(row.get("passed")) and all(c[2] in (None, c[1]) for c in row["cap"].values())
 
 
 def markdown(rows: list[Row], device: str, time_limit_s: float) -> str:
-    """The table."""
+    """Return the table."""
     target = target_named(device)
     ort = next((r["ort_version"] for r in rows if "ort_version" in r), "?")
     count = sum(holds(r) for r in rows)
@@ -287,7 +287,7 @@ def _line(row: Row) -> str:
 
 
 def main() -> None:
-    """Run what is asked; write after each row."""
+    """Run the requested rows; write after each row."""
     parser = program("reports.device", __doc__)
     parser.add_argument("device", nargs="?", default="webgpu", choices=["webgpu", "cuda"])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)

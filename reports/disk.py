@@ -37,13 +37,13 @@ from reports.overlap import THREADS, profiled
 RESULT = Path(__file__).with_suffix(".json")
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 STEPS, MBPS = 50, 300
-_ABOVE = 1.03  # times the least budget that has a plan: the next search may find less
+_ABOVE = 1.03  # factor on the least budget that has a plan: the next search may do worse
 
 Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write."""
+    """Measure, and write the page."""
     parser = argparse.ArgumentParser(prog="reports.disk", description="Swaps to a disk.")
     parser.add_argument("--disk", type=Path, default=default_folder(), metavar="DIR")
     disk = parser.parse_args(arguments).disk
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
-    """The row of one model at a share of its peak."""
+    """Measure one model at a share of its peak."""
     profile = profiled(model, folder)
     done = _planned(model, percent, folder, profile, disk)
     plan, check = done.plan, done.verification
@@ -86,7 +86,7 @@ def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
 def _planned(
     model: Path, budget: str, folder: Path, profile: Path, disk: Path
 ) -> planner.OptimizeResult:
-    """The plan for a budget, or for the least that has one."""
+    """Plan for a budget, or for the least budget that has a plan."""
     settings: Row = {"swap": "only", "profile": profile, "output": folder / "planned.onnx"}
     try:
         return planner.optimize(model, budget=budget, disk=disk, time_limit_s=10.0, **settings)
@@ -96,7 +96,7 @@ def _planned(
 
 
 def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:
-    """What the simulator says of the plan on the throttled link."""
+    """Simulate the plan's time on the throttled link."""
     with prepared_for(model, plan, profile=profile) as prepared:
         built = rebuild(prepared, plan)
     rates = {"swap_out_bytes_per_s": 1e6 * MBPS, "swap_in_bytes_per_s": 1e6 * MBPS}
@@ -105,7 +105,7 @@ def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:
 
 
 def _steps(model: Path, output: Path, disk: Path) -> Row:
-    """Steps in turns: times as ratios of the least ones, and what the file leaves in the cache."""
+    """Run steps in turns; return ratios of the least times, and bytes of the file left in the cache."""
 
     def options(mbps: int) -> ort.SessionOptions:
         made = Opening(threads=THREADS, entries=((LINK_MBPS, str(mbps)),)).options()
@@ -133,7 +133,7 @@ def _steps(model: Path, output: Path, disk: Path) -> Row:
 
 
 def _cached_bytes() -> int:
-    """Bytes of this process's swap files that the system's cache holds (mincore(2))."""
+    """Count the bytes of this process's swap files in the system's cache (mincore(2))."""
     found = 0
     for path in Path("/proc/self/fd").iterdir():
         if not path.is_symlink() or "planner-swap-" not in str(path.readlink()):
@@ -171,7 +171,7 @@ ratios are far off.
 
 
 def page(rows: dict[str, Row]) -> str:
-    """The page."""
+    """Return the page."""
     speeds = []
     for key, unit in (("write_bytes_per_s", "MB/s written"), ("read_bytes_per_s", "MB/s read")):
         each = [row["disk"][key] / 1e6 for row in rows.values()]

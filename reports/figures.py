@@ -34,7 +34,7 @@ text { fill: #ddd } .limit { stroke: #ff7a6b } .limit-text { fill: #ff7a6b } .ba
 
 
 def memory_picture(result: OptimizeResult) -> str:
-    """Live bytes at every operation of a step, before and after, on one scale, with the budget."""
+    """Draw live bytes at every operation of a step, before and after, with the budget, on one scale."""
     views = (("As it is", "area", result.before), ("As planned", "after", result.after))
     top = max(max(view.timeline.live_bytes) for _, _, view in views) / MIB
     wide = (WIDTH - LEFT - 2 * GAP) / 2
@@ -72,7 +72,7 @@ def memory_picture(result: OptimizeResult) -> str:
 
 
 def _area(live: list[float], x: float, wide: float, tall: float, top: float) -> str:
-    """A path of steps, each as wide as one operation."""
+    """Return a path of steps, each as wide as one operation."""
     each = wide / len(live)
     points = [f"M{x:.1f} {TOP + tall:.1f}"]
     for step, value in enumerate(live):
@@ -85,7 +85,7 @@ def _what_runs(view: ModelView) -> str:
 
 
 def planned(folder: Path) -> OptimizeResult:
-    """The sample, planned by recompute and order, and verified."""
+    """Plan the sample by recompute and order, and verify it."""
     result = optimize(
         SAMPLE, budget=BUDGET, swap="none", calibrate=False, output=folder / "planned.onnx"
     )
@@ -94,7 +94,7 @@ def planned(folder: Path) -> OptimizeResult:
 
 
 def site_picture(folder: Path) -> None:
-    """The first page of the built documents."""
+    """Take a picture of the first page of the built documents."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")

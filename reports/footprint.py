@@ -26,7 +26,7 @@ PAGE = Path(__file__).with_suffix(".md")
 SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.py", "planner")
 MB = 1e6
 LEAST_MB = 1.0
-"""Packages below this are one row."""
+"""Packages below this size share one row."""
 RUNS = 5
 START = {
     "python -c pass": ("-c", "pass"),
@@ -71,7 +71,7 @@ class Package:
 
 
 def packages_of(found: list[dict[str, Any]]) -> list[Package]:
-    """The largest first; pip and setuptools, which every environment has, left out.
+    """List the packages, the largest first, without pip and setuptools, which every environment has.
 
     Args:
         found: name, version, requires, bytes and compiled of each distribution.
@@ -94,13 +94,13 @@ def packages_of(found: list[dict[str, Any]]) -> list[Package]:
 
 
 def _plain(requirement: str) -> str:
-    """The normalized name in a requirement such as `Jinja2>=3.1 ; python_version > "3"`."""
+    """Return the normalized name in a requirement such as `Jinja2>=3.1 ; python_version > "3"`."""
     end = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), None)
     return requirement[:end].replace("_", "-").replace(".", "-").lower()
 
 
 def installed(folder: Path, extra: str) -> Path:
-    """An environment with this package from a copy of its sources: Python's path in it."""
+    """Install this package from a copy of its sources in an environment; yield Python's path in it."""
     source = folder / "source"
     source.mkdir()
     for name in SOURCES:
@@ -115,7 +115,7 @@ def installed(folder: Path, extra: str) -> Path:
 
 
 def seconds(python: Path, arguments: tuple[str, ...], folder: Path) -> float:
-    """The least time of some runs of one process."""
+    """Return the least time of several runs of one process."""
     times = []
     for _ in range(RUNS + 1):  # the first one compiles
         start = time.perf_counter()
@@ -125,7 +125,7 @@ def seconds(python: Path, arguments: tuple[str, ...], folder: Path) -> float:
 
 
 def loaded(python: Path, code: str, folder: Path) -> list[str]:
-    """Which of the heavy packages some code loads."""
+    """Return the heavy packages that some code loads."""
     code += f"\nimport sys; print(*[m for m in {LOADED!r} if m in sys.modules])"
     done = subprocess.run(
         [python, "-c", code], check=True, cwd=folder, capture_output=True, text=True
@@ -134,7 +134,7 @@ def loaded(python: Path, code: str, folder: Path) -> list[str]:
 
 
 def page(packages: list[Package], extra: str, starts: dict[str, float], heavy: list[str]) -> str:
-    """The report.
+    """Return the report.
 
     Args:
         starts: seconds, by what was run.
@@ -174,7 +174,7 @@ def page(packages: list[Package], extra: str, starts: dict[str, float], heavy: l
 
 
 def main() -> None:
-    """Install, measure, write the page."""
+    """Install, measure, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m reports.footprint", description=__doc__)
     parser.add_argument("--extra", default="cpu", help="what is installed beside the package (cpu)")
     parser.add_argument("-o", "--output", type=Path, default=PAGE)

@@ -47,7 +47,7 @@ _SEARCH_S = 4.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write."""
+    """Measure, and write the page."""
     parser = program("reports.fusion", __doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--graphs", type=Path, help="folder of the models that are named")
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(model: Path) -> Row:
-    """The row of one model."""
+    """Measure one model."""
     request = Request(
         model=model, budget="100%", costs=Costs(calibrate="never"), levers=Levers(swap="none")
     )
@@ -78,7 +78,7 @@ def measured(model: Path) -> Row:
 
 
 def _facts(prepared: Prepared) -> Row:
-    """What is predicted: bytes that are moved, and the least peak."""
+    """Return the predictions: bytes moved, and the least peak."""
     with clock.counting():  # the same on a busy machine
         orders = base_orders(prepared, time_limit_s=_SEARCH_S)
         least = least_found_peak(prepared, settings_of(prepared), orders, time_limit_s=_SEARCH_S)
@@ -90,13 +90,13 @@ def _facts(prepared: Prepared) -> Row:
 
 
 def moved_bytes(graph: TrainingGraph) -> int:
-    """What operations other than products and convolutions read and write in a step."""
+    """Count the bytes that operations other than products and convolutions read and write in a step."""
     work = [work_of(graph, op) for op in graph.operations]
     return sum(one.bytes for one in work if one.unit is not Unit.MATRIX)
 
 
 def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
-    """The step of both graphs, in turns, and how far their results are apart."""
+    """Time the step of both graphs in turns, and compare their results."""
     with tempfile.TemporaryDirectory() as folder:
         sessions = [
             _session(one, Path(folder) / f"{i}.onnx") for i, one in enumerate((plain, made))
@@ -138,7 +138,7 @@ def _session(prepared: Prepared, path: Path) -> ort.InferenceSession:
 
 
 def page(rows: dict[str, Row]) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     busy = max((row[m]["busy"] for row in rows.values() for m in MODES if m in row), default=0.0)
     said = (
         f"**The machine was busy while steps were timed**: threads waited for a core for up to "

@@ -43,23 +43,23 @@ RESULT, PAGE = FOLDER / "native.json", FOLDER / "native.md"
 STEPS = 200
 LEVELS = (0, 1, 2, 3, 99)
 _GROWING = 6
-"""Steps after which a process grows no more."""
+"""The number of steps after which a process no longer grows."""
 
 _ABOVE = 1.03
-"""Times the least budget that has a plan: it was found by a search, and the next one may find less."""
+"""Factor on the least budget that has a plan: a search found it, and the next search may do worse."""
 
 _GIVES_BACK = {
     "MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_MMAP_MAX_": "1000000",
     "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_TOP_PAD_": "0",
 }  # fmt: skip
-"""Has malloc give memory back as it is freed: what is never there at once is not added up."""
+"""Makes malloc return memory as it is freed: sizes that never coexist are then not added up."""
 
 Levers = Literal["none", "only", "auto"]
 WAYS: dict[Levers, str] = {"none": "recompute", "only": "swaps", "auto": "both"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write."""
+    """Measure, and write the page."""
     parser = program("reports.native", __doc__)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for the rows and the page")
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps: int) -> Row:
-    """The row of one model at a share of its peak."""
+    """Measure one model at a share of its peak."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "planned.onnx"
         done = _planned(model, f"{percent}%", swap, output, time_limit_s)
@@ -132,7 +132,7 @@ def _planned(
 
 
 def _is_in_order(done: OptimizeResult, level: int, folder: Path) -> bool:
-    """Whether a session at a level of optimizations runs the file's nodes in the planned order."""
+    """Tell whether a session at an optimization level runs the file's nodes in the planned order."""
     assert done.output_path is not None
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -148,7 +148,7 @@ def _is_in_order(done: OptimizeResult, level: int, folder: Path) -> bool:
 
 
 def _least(model: Path, output: Path, predicted: int) -> tuple[int, Row]:
-    """The least pool that runs, in whole pages, and what a run in it shows."""
+    """Find the least pool, in whole pages, in which the file runs, and the figures of that run."""
     low, high = predicted - PAGE_BYTES, predicted
     step = PAGE_BYTES
     found = _run(model, output, f"{high}B")
@@ -185,7 +185,7 @@ def _run(
     steps: int = _GROWING,
     inputs: Literal["new", "same"] = "same",
 ) -> Row:
-    """What steps in a process of its own show; nothing where the pool has no room for them."""
+    """Return the figures of steps in a separate process; {} where the pool is too small."""
     command = [sys.executable, "-m", "reports.native_run", model, file, way, str(steps), inputs]
     given = os.environ | (_GIVES_BACK if inputs == "same" else {})
     done = subprocess.run(

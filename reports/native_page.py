@@ -55,7 +55,7 @@ malloc was set to give memory back as it is freed (`MALLOC_TRIM_THRESHOLD_` and 
 
 
 def page(rows: Mapping[str, Row]) -> str:
-    """The page."""
+    """Return the page."""
     of_plans = ("plan", "live peak", "asked", "pool", "over asked", "predicted", "arena", "copies")
     of_growth = ("plan", "growth", "session", "code", "slots", "scratch (original's)")
     first = _table((*of_plans, "other bits", "in order"), [_plan(*row) for row in rows.items()])

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 _LOOKED_ON = 40
-"""Steps in which a thread looks for what kernels take: it may miss it in one."""
+"""Number of steps in which a thread samples the kernels' workspace: it may miss it in one."""
 
 
 def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
-    """Run and print."""
+    """Run the steps, and print the figures."""
     import onnxruntime as ort
 
     import planner
@@ -33,7 +33,7 @@ def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
     native.library()
     feeds = make_inputs(Path(original), seed=0)[0]
     before, code_before = _status("VmRSS"), _status("RssFile")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # restart the high-water mark
     digests: list[list[str]] = []
     try:
         if way == "default":
@@ -74,7 +74,7 @@ def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
 
 
 class _Heap(ctypes.Structure):
-    """What glibc's `mallinfo2` returns."""
+    """The result of glibc's `mallinfo2`."""
 
     _fields_ = [
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
@@ -83,7 +83,7 @@ class _Heap(ctypes.Structure):
 
 
 def _scratch_bytes(session: Any, feeds: dict[str, Any]) -> int:
-    """The most of malloc's memory that a run takes beside what is there before it: a thread looks on."""
+    """Sample, in a thread, the most of malloc's memory that a run takes in addition to before."""
     import onnxruntime as ort
 
     libc = ctypes.CDLL(None)
@@ -108,7 +108,7 @@ def _scratch_bytes(session: Any, feeds: dict[str, Any]) -> int:
 
 
 def _status(key: str) -> int:
-    """Bytes of an entry of this process's status."""
+    """Return the bytes of an entry of this process's status."""
     text = Path("/proc/self/status").read_text()
     found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
     assert found is not None, key

@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 
 def profiled(model: Path, folder: Path) -> Path:
-    """A profile of some runs of the original."""
+    """Profile some runs of the original."""
     options = Opening(threads=THREADS).options(profile_prefix=folder / "profile")
     session = create_session(model, options)
     feeds, _ = make_inputs(model)
@@ -59,7 +59,7 @@ def profiled(model: Path, folder: Path) -> Path:
 
 
 def hardware(folder: Path, mbps: int) -> Path:
-    """The CPU's profile, with a link of so many MB/s each way."""
+    """Return the CPU's profile, with a link of the given MB/s each way."""
     text = CPU_PROFILE.read_text(encoding="utf-8")
     for way in ("to", "from"):
         text = text.replace(
@@ -73,7 +73,7 @@ def hardware(folder: Path, mbps: int) -> Path:
 def made(
     model: Path, folder: Path, copies: str, time_limit_s: float, **options: Any
 ) -> OptimizeResult:
-    """A plan without recomputation, and its file."""
+    """Make a plan without recompute, and its file."""
     return optimize(
         model,
         swap="only",
@@ -89,7 +89,7 @@ def made(
 
 
 def between(result: OptimizeResult, profile: Path) -> Path:
-    """The file of a serial plan, whose copies the library makes: each is waited for at once."""
+    """Write a serial plan whose copies the library makes, each waited for at once."""
     assert result.output_path is not None
     plan = result.plan
     with prepared_for(
@@ -115,7 +115,7 @@ def between(result: OptimizeResult, profile: Path) -> Path:
 
 
 def opened(path: Path, mbps: int) -> ort.InferenceSession:
-    """A session whose link is throttled, where it has one."""
+    """Open a session, with its link throttled if it has one."""
     opening = Opening(memory="recommended", threads=THREADS, entries=((LINK_MBPS, str(mbps)),))
     options = opening.options()
     stop_spinning(options)
@@ -123,7 +123,7 @@ def opened(path: Path, mbps: int) -> ort.InferenceSession:
 
 
 def measured(model: Path, budget: str, mbps: int, folder: Path, time_limit_s: float) -> Row:
-    """One row."""
+    """Measure one row."""
     profile = profiled(model, folder)
     options: Row = {"budget": budget, "hardware": str(hardware(folder, mbps)), "profile": profile}
     serial, beside = (
@@ -171,7 +171,7 @@ def measured(model: Path, budget: str, mbps: int, folder: Path, time_limit_s: fl
 
 
 def report(rows: Sequence[Row]) -> str:
-    """The text of `overlap.md`."""
+    """Return the text of `overlap.md`."""
     lines = [
         "# Copies beside the operations",
         "",

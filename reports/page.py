@@ -43,7 +43,7 @@ _TALL = ViewportSize(width=1180, height=1480)
 
 
 def measured(layers: int, folder: Path, browser: Browser) -> dict[str, Any]:
-    """Sizes of one graph and of its page, and how fast the page is."""
+    """Measure the sizes of one graph and of its page, and the speed of the page."""
     model, report = folder / f"gpt{layers}.onnx", folder / f"gpt{layers}.html"
     build(["gpt2", "--layers", str(layers), *NET, "-o", str(model)])
     result = optimize(
@@ -83,7 +83,7 @@ def _opened(browser: Browser, report: Path, **options: Any) -> Page:
 
 
 def _after(page: Page, act: Callable[[], Any]) -> float:
-    """Seconds until what was done is painted."""
+    """Return the seconds until a change is painted."""
     start = time.perf_counter()
     act()
     page.evaluate("new Promise((r) => requestAnimationFrame(() => setTimeout(r, 0)))")
@@ -91,7 +91,7 @@ def _after(page: Page, act: Callable[[], Any]) -> float:
 
 
 def pictures(browser: Browser, folder: Path) -> None:
-    """Pictures of the sample's page, and of what the terminal shows."""
+    """Take pictures of the sample's page, and of the terminal's output."""
     PICTURES.mkdir(exist_ok=True)
     report = folder / "gpt.report.html"
     # planned under the name that a user would type
@@ -127,7 +127,7 @@ def pictures(browser: Browser, folder: Path) -> None:
 
 
 def _renamed(document: D, folder: Path) -> D:
-    """The document without the folder in which it was made."""
+    """Return the document without the name of its folder."""
     text = json_text(document).replace(f"{folder}/", "")
     return msgspec.json.decode(text, type=type(document))
 
@@ -144,7 +144,7 @@ def _terminal(name: str, title: str, show: Callable[..., None], document: Docume
 
 
 def table(rows: list[dict[str, Any]], version: str) -> str:
-    """The report."""
+    """Return the report."""
     lines = [
         "# The page, measured",
         "",
@@ -173,7 +173,7 @@ def _progress(text: str) -> None:
 
 
 def main() -> None:
-    """Measure, write the table, take the pictures."""
+    """Measure, write the table, and take the pictures."""
     parser = argparse.ArgumentParser(prog="python -m reports.page", description=__doc__)
     parser.add_argument("--pictures-only", action="store_true")
     options = parser.parse_args()

@@ -53,7 +53,7 @@ LARGE = (
     ("gpt2_small", 60),
     ("resnet50_b32", 60),
 )
-"""Training graphs of `models/`, of more layers and larger batches, that fit a machine of 24 GiB."""
+"""Training graphs of `models/` with more layers and larger batches, for a machine with 24 GiB."""
 LOOPS = (
     ("resnet18", "--batch 64 --image-size 64 --width 8", 70),
     ("unet", "--batch 8 --image-size 64 --width 8 --layers 3", 70),
@@ -62,15 +62,15 @@ LOOPS = (
 """Networks of `models.build` with AdamW in the graph, their sizes, and the budget in percent."""
 STEPS = 50
 NEAR = 1.001
-"""What a session reserves for constants lies beside the regions that are planned."""
+"""Factor on the budget for constants, which a session keeps beside the planned regions."""
 FAR = 0.03
-"""A prediction that is further off is named."""
+"""Largest error of a prediction that the page does not name."""
 MORE = 1.02
-"""Times the budget that an error names, which is what one plan was seen to need."""
+"""Factor on the budget that an error names, which is the observed need of one plan."""
 
 
 def row_of(model: Path, percent: int, time_limit_s: float) -> Row:
-    """One model at one budget."""
+    """Measure one model at one budget."""
     row: Row = {"model": model.stem, "asked": f"{percent}%"}
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ def loop_of(net: str, size: str, percent: int, time_limit_s: float) -> Row:
 
 
 def figures(result: OptimizeResult) -> Row:
-    """What a row keeps of a result."""
+    """Return the figures of a result that a row keeps."""
     verification = result.verification
     assert verification is not None
     bits = verification.default_bits
@@ -173,7 +173,7 @@ def over_and_off(rows: Sequence[Row]) -> tuple[list[Row], str]:
 
 
 def page(rows: Sequence[Row], time_limit_s: float) -> str:
-    """The tables."""
+    """Return the tables."""
     loops = [row for row in rows if "loop" in row]
     rows = [row for row in rows if "loop" not in row]
     good = [row for row in rows if "error" not in row]
@@ -231,7 +231,7 @@ def _loops(loops: Sequence[Row]) -> list[str]:
 
 
 def _networks() -> list[str]:
-    """What the rows of `reports.networks` say of the same."""
+    """Summarize the same from the rows of `reports.networks`."""
     rows = read_rows(NETWORKS, {}).values()
     looked = [row for row in rows if "plain_outputs" in row]
     if not looked:
@@ -279,7 +279,7 @@ def _key(row: Row) -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and write."""
+    """Measure, and write the page."""
     parser = program("reports.session", __doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL:PERCENT")
     parser.add_argument("--graphs", type=Path, metavar="DIR")

@@ -25,22 +25,22 @@ def program(name: str, about: str | None) -> argparse.ArgumentParser:
 
 
 def read_rows(path: Path, empty: Any) -> Any:
-    """Read what was measured so far, or give `empty`."""
+    """Read the rows measured earlier, or return `empty`."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else empty
 
 
 def write_rows(path: Path, rows: object) -> None:
-    """Write what was measured so far."""
+    """Write the rows measured so far."""
     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def line(*cells: object) -> str:
-    """Write a line of a Markdown table."""
+    """Format a line of a Markdown table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def mib(size_bytes: float | None, form: str = ".1f", none: str = "-") -> str:
-    """Write bytes in MiB, or `none` where nobody knows them."""
+    """Format bytes in MiB; `none` if unknown."""
     return none if size_bytes is None else f"{size_bytes / MIB:{form}}"
 
 
@@ -54,7 +54,7 @@ def apart(call: Callable[..., Row], *arguments: Any) -> Row | None:
 
 
 def plain(row: Mapping[str, Any]) -> str:
-    """Results that are the same bits in plain sessions of both files; "" where nobody looked."""
+    """Format how many results have the same bits in plain sessions of both files; "" if not compared."""
     if "plain_outputs" not in row:
         return ""
     off = len(row["plain_differ"]) + len(row["plain_unstable"])
@@ -63,6 +63,6 @@ def plain(row: Mapping[str, Any]) -> str:
 
 
 def short(text: str, most: int = 300) -> str:
-    """The first line of a message, as a cell of a table."""
+    """Return the first line of a message, as a cell of a table."""
     first = text.splitlines()[0].replace("|", "\\|")
     return first if len(first) < most else first[: most - 3] + "..."

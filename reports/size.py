@@ -39,7 +39,7 @@ MAX_LINES, MAX_PARAMETERS = 60, 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Counts over some files."""
+    """The counts over some files."""
 
     files: int
     most_files_in_a_folder: int
@@ -51,7 +51,7 @@ class Size:
 
 
 def size_of(sources: dict[str, str]) -> Size:
-    """The counts.
+    """Count over the sources.
 
     Args:
         sources: text by path.
@@ -86,7 +86,7 @@ def _parameters(function: ast.FunctionDef) -> int:
 
 
 def _constants(tree: ast.Module) -> Iterator[str]:
-    """Names of private module constants, as `_MAX_OPS`."""
+    """Return the names of private module constants, such as `_MAX_OPS`."""
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         for target in targets:
@@ -101,7 +101,7 @@ def _classes(tree: ast.Module) -> Iterator[str]:
 
 
 def working_tree() -> dict[str, str]:
-    """The sources as they are."""
+    """Return the sources of the working tree."""
     return {
         str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
         for tree in TREES
@@ -110,7 +110,7 @@ def working_tree() -> dict[str, str]:
 
 
 def at_revision(revision: str) -> dict[str, str]:
-    """The sources of a revision."""
+    """Return the sources of a revision."""
     command = ["git", "archive", revision, *TREES]
     packed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     found: dict[str, str] = {}
@@ -123,7 +123,7 @@ def at_revision(revision: str) -> dict[str, str]:
 
 
 def parts_of(sources: dict[str, str]) -> dict[str, Size]:
-    """The counts, part by part."""
+    """Count part by part."""
     package = {path: text for path, text in sources.items() if path.startswith("planner/")}
     own = {path: text for path, text in package.items() if path.split("/")[1] != "export"}
     side = {path: text for path, text in own.items() if path.split("/")[1] in ROOMS}
@@ -136,7 +136,7 @@ def parts_of(sources: dict[str, str]) -> dict[str, Size]:
 
 
 def markdown(trees: dict[str, dict[str, str]]) -> str:
-    """The page: a column for each tree."""
+    """Return the page, with a column for each tree."""
     rows = (
         ("files", "files"),
         ("files in the fullest folder", "most_files_in_a_folder"),

@@ -39,7 +39,7 @@ PAGE = Path(__file__).with_suffix(".md")
 BUDGET = "70%"
 RUNS = 3
 CHAINS = (1_000, 4_000, 11_000)
-"""Nodes of the chains, about: `models.drawn` makes a fifth more of them."""
+"""Approximate nodes of the chains: `models.drawn` makes a fifth more."""
 
 STAGES = {
     "load": ("loading",),
@@ -52,7 +52,7 @@ STAGES = {
     "verify": ("original model", "rewritten model", "both models"),
     "write, report": ("writing", "drawing", "finding", "what ", "waiting"),
 }  # fmt: skip
-"""What planner says as a stage begins."""
+"""The messages with which planner begins each stage."""
 
 _CHILD = """
 import json, resource, sys, time
@@ -94,24 +94,24 @@ print(json.dumps({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model to be optimized; `is_run` False plans it with no run."""
+    """A model to optimize; with `is_run` False, it is planned without a run."""
 
     path: Path
     is_run: bool = True
 
     @property
     def name(self) -> str:
-        """As the page has it."""
+        """The subject's name on the page."""
         return self.path.stem if self.is_run else f"{self.path.stem}, no run"
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of `planner.optimize`."""
+        """The options of `planner.optimize`."""
         return {} if self.is_run else {"verify": False, "calibrate": False}
 
 
 def command_s(*arguments: str) -> float:
-    """Least wall time of a few runs of `planner ARGUMENTS`."""
+    """Return the least wall time of a few runs of `planner ARGUMENTS`."""
     command = [sys.executable, "-c", "from planner.cli.main import run; run()", *arguments]
     times = []
     for _ in range(RUNS):
@@ -122,7 +122,7 @@ def command_s(*arguments: str) -> float:
 
 
 def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
-    """Seconds of each stage of one `optimize` in a fresh process, with the code of `tree`."""
+    """Measure the seconds of each stage of one `optimize` in a fresh process, with the code of `tree`."""
     env = {
         **os.environ,
         # what an older revision needs and this one does not may lie elsewhere
@@ -143,7 +143,7 @@ def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
 
 @contextmanager
 def checked_out(revision: str | None) -> Iterator[Path | None]:
-    """The tree of a revision, as long as it is needed."""
+    """Check out a revision for the context."""
     if revision is None:
         yield None
         return
@@ -160,7 +160,7 @@ def checked_out(revision: str | None) -> Iterator[Path | None]:
 
 
 def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[dict[str, Any]]:
-    """Rows: the first run of each model, and the quickest of some later ones, in each tree, in turns."""
+    """Measure each model's first run and the quickest of several later ones, in each tree, in turns."""
     rows: list[dict[str, Any]] = []
     with checked_out(before) as old, tempfile.TemporaryDirectory() as caches:
         trees = {"now": ROOT} if old is None else {before or "": old, "now": ROOT}
@@ -180,7 +180,7 @@ def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[
 
 
 def chains(folder: Path, sizes: Sequence[int]) -> list[Path]:
-    """Chains of about so many nodes, written to a folder."""
+    """Write chains of about the given numbers of nodes to a folder."""
     paths = [folder / f"chain_{size}.onnx" for size in sizes]
     for size, path in zip(sizes, paths, strict=True):
         drawn.save("chain", size, path)
@@ -188,7 +188,7 @@ def chains(folder: Path, sizes: Sequence[int]) -> list[Path]:
 
 
 def markdown(commands: Mapping[str, float], rows: Sequence[dict[str, Any]]) -> str:
-    """The page."""
+    """Return the page."""
     lines = [
         "# Time to answer",
         "",

@@ -37,7 +37,7 @@ ROWS: dict[str, tuple[str, str, dict[str, int]]] = {
         {"batch": 8, "seq": 256, "width": 384, "layers": 6, "heads": 6, "vocabulary": 4096},
     ),
 }
-"""By name: the recipe, the budget, the size."""
+"""The networks, by name: recipe, budget and size."""
 
 
 class Trained:
@@ -79,7 +79,7 @@ class Trained:
         self.bytes = {"made": _bytes("VmHWM") - self._before, "ready": _put_back() - self._before}
 
     def step(self) -> Row:
-        """One step: its times with backward and without the optimizer, and its loss."""
+        """Run one step; return its times with backward and without the optimizer, and its loss."""
         self.optimizer.zero_grad()
         start, start_cpu = time.perf_counter(), time.process_time()
         loss = self.loss_of()
@@ -89,7 +89,7 @@ class Trained:
         return {**found, "loss": loss.item()}
 
     def end(self) -> Row:
-        """What was measured besides."""
+        """Return the other measurements."""
         self.bytes["trained"] = self._now("VmHWM") - self._before
         weights = sum(p.nbytes for p in self.module.parameters())
         return {
@@ -101,7 +101,7 @@ class Trained:
 
 
 def answer(name: str, way: str) -> None:
-    """Train as stdin asks, a line a step, and answer in JSON, a line each."""
+    """Train one step per line of stdin, and answer each with a line of JSON."""
     trained = Trained(name, way)
     print("ready", flush=True)
     for asked in sys.stdin:
@@ -122,13 +122,13 @@ class Process:
         self._read()
 
     def ask(self, what: str) -> Row:
-        """The answer to one line."""
+        """Send one line, and return the answer."""
         assert self._process.stdin is not None
         print(what, file=self._process.stdin, flush=True)
         return json.loads(self._read())
 
     def close(self) -> None:
-        """Have it end."""
+        """End the process."""
         self._process.communicate()
 
     def _read(self) -> str:
@@ -140,7 +140,7 @@ class Process:
 
 
 def row_of(name: str) -> Row:
-    """One network, both ways."""
+    """Measure one network, both ways."""
     recipe, budget, size = ROWS[name]
     row: Row = {"name": name, "recipe": recipe, "budget": budget, "size": size, "steps": STEPS}
     first = Process(name, PLANNED)  # makes the plan, which the process that is measured finds
@@ -157,19 +157,19 @@ def row_of(name: str) -> Row:
 
 
 def ratio(row: Row, key: str) -> float:
-    """The median over the steps of a time, planned by eager."""
+    """Return the median over the steps of a time's ratio, planned to eager."""
     pairs = zip(row[PLANNED]["taken"][WARM:], row[EAGER]["taken"][WARM:], strict=True)
     return statistics.median(ours[key] / theirs[key] for ours, theirs in pairs)
 
 
 def off(row: Row) -> list[float]:
-    """By what share of PyTorch's each loss is off."""
+    """Return the relative error of each loss against PyTorch's."""
     pairs = zip(row[PLANNED]["taken"], row[EAGER]["taken"], strict=True)
     return [abs(ours["loss"] - theirs["loss"]) / abs(theirs["loss"]) for ours, theirs in pairs]
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The tables."""
+    """Return the tables."""
     import onnxruntime
 
     threads = "one thread" if THREADS == 1 else f"{THREADS} threads"
@@ -236,7 +236,7 @@ def _bytes_of(row: Row) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and write."""
+    """Measure, and write the page."""
     parser = program("reports.torch_step", __doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--page-only", action="store_true")

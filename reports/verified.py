@@ -26,7 +26,7 @@ from reports.shared import FOLDER, MIB, ZOO, Row, line, mib, program, read_rows,
 
 
 def run(model: Path, percent: int, swap: str, time_limit_s: float, dims: dict[str, int]) -> dict:
-    """One row: optimize at a budget, or just above the least feasible one."""
+    """Measure one row: optimize at a budget, or just above the least feasible one."""
     row: Row = {"model": model.stem, "asked": f"{percent}%", "swap": swap}
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / f"{model.stem}.planned.onnx"
@@ -108,7 +108,7 @@ def _verified(check: Verification) -> Row:
 
 
 def markdown(rows: list[Row], time_limit_s: float) -> str:
-    """The table."""
+    """Return the table."""
     ort = next((r["ort_version"] for r in rows if "ort_version" in r), "?")
     lines = [
         "# Plans verified on ONNX Runtime",
@@ -140,7 +140,7 @@ def markdown(rows: list[Row], time_limit_s: float) -> str:
 
 
 def _true_times(rows: list[Row]) -> list[str]:
-    """How far predicted step times are from measured ones."""
+    """Describe the errors of predicted step times."""
     timed = [r for r in rows if r.get("time_ratio")]
     if not timed:
         return []

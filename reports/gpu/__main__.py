@@ -31,11 +31,11 @@ RESULT = FOLDER / "gpu.json"
 _CHECK_S = 120.0
 _SLOW = "too slow"
 _LEAST_S = 20.0
-"""No check begins with less time left."""
+"""The least time left at which a check may begin."""
 
 
 def names_of(*, cuda: bool) -> list[str]:
-    """All checks, in order."""
+    """Return the names of all checks, in order."""
     from reports.gpu import basics, fused
     from reports.gpu.large import CASES, REHEARSED
 
@@ -44,7 +44,7 @@ def names_of(*, cuda: bool) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask, and keep the answers."""
+    """Run the checks, and keep their answers."""
     parser = program("reports.gpu", __doc__)
     parser.add_argument("checks", nargs="*", help="names; all, where none is given")
     parser.add_argument("--seconds", type=float, default=600.0, help="for this call")
@@ -86,12 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def is_slow(row: Row) -> bool:
-    """Whether a check did not end in its time."""
+    """Tell whether a check did not end in time."""
     return row.get("error") == _SLOW
 
 
 def measured(name: str, asked: argparse.Namespace, work: Path, limit_s: float) -> Row:
-    """The answer of one check, or why there is none."""
+    """Return the answer of one check, or the reason why there is none."""
     command = [sys.executable, "-m", "reports.gpu.child", name, "--work", str(work)]
     command += ["--graphs", str(asked.graphs), *(["--rehearse"] if asked.rehearse else [])]
     start = time.monotonic()

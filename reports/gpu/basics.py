@@ -24,11 +24,11 @@ from tests.native.graphs import chain_nodes, failing_chain, load_nodes, loads, s
 Found = dict[str, Any]
 _LARGE_POOL = 4 << 30
 _OVER = (0, 2, 5, 10, 20, 40)
-"""How much more than the pool an arena gets, in percent, until it runs."""
+"""Sizes of an arena above the pool's, in percent, tried until the chain runs."""
 
 
 def load(where: Where) -> Found:
-    """The library's nodes run on the device, in the planned order, and ONNX Runtime adds no copies."""
+    """Check that the library's nodes run on the device in planned order, without added copies."""
     wanted = [node.name for node in chain_nodes(LAYERS, where.side, AHEAD)]
     found: Found = {"in_order": {}, "elsewhere": [], "copies_added": 0}
     before = native.counts().copied_views
@@ -51,14 +51,14 @@ def load(where: Where) -> Found:
 
 
 def bits(where: Where) -> Found:
-    """Every step has the bits that it has without copies."""
+    """Check that every step has the same bits as without copies."""
     found = _different(where, "beside", where.many(300, 10))
     all_ran = found["swaps"] == found["steps"] * (LAYERS - 1)
     return {**found, "holds": all_ran and not found["different"]}
 
 
 def control(where: Where) -> Found:
-    """Where what comes back is read before its copy is waited for, steps have other bits."""
+    """Check that steps have other bits if a reader does not wait for the copy that it needs."""
     found = _different(where, "unwaited", where.many(75, 10))
     return {**found, "holds": found["different"] > 0}
 
@@ -76,7 +76,7 @@ def _different(where: Where, copies: str, steps: int) -> Found:
 
 
 def overlap(where: Where) -> Found:
-    """Step times without copies, with copies between the operations, and beside them."""
+    """Time steps without copies, with copies between the operations, and beside them."""
     rows: list[Found] = []
     for products in (1, 2, 4, 8):
         models = {way: where.chain(way, products) for way in ("none", "between", "beside")}
@@ -88,7 +88,7 @@ def overlap(where: Where) -> Found:
 
 
 def _in_place(where: Where, session: ort.InferenceSession) -> Callable[[], Any]:
-    """A step whose inputs and output are on the device."""
+    """Return a step whose inputs and output are on the device."""
     binding = session.io_binding()
     for name, array in where.feeds().items():
         value = ort.OrtValue.ortvalue_from_numpy(array, where.device, 0)
@@ -98,7 +98,7 @@ def _in_place(where: Where, session: ort.InferenceSession) -> Callable[[], Any]:
 
 
 def least_ms(steps: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The least time of each, in turns, the first two rounds aside."""
+    """Return the least time of each step, run in turns, without the first two rounds."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds + 2):
         for name, step in steps.items():
@@ -109,7 +109,7 @@ def least_ms(steps: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, f
 
 
 def failed(where: Where) -> Found:
-    """After a run that fails half-way the next is refused by name, or drained; then bits are right."""
+    """Check that after a failed run the next is refused by name, or drained, and bits are right then."""
     side, rounds = where.side, where.many(30, 4)
     plain = where.session(where.chain("none"))
     swapped = where.session(failing_chain(LAYERS, side, AHEAD))
@@ -137,7 +137,7 @@ def _error(where: Where, session: ort.InferenceSession, feeds: Any) -> str:
 
 
 def threads(where: Where) -> Found:
-    """Four threads on two sessions at once: every run has its bits."""
+    """Check the bits of every run of four threads on two sessions at once."""
     plain, sessions = where.session(where.chain("none")), []
     sessions += [where.session(where.chain()) for _ in range(2)]
     wanted = {seed: where.bits(plain, where.feeds(seed)) for seed in range(4)}
@@ -161,7 +161,7 @@ def threads(where: Where) -> Found:
 
 
 def pool(where: Where) -> Found:
-    """The least pool that runs the chain, one page less, and the least arena of ONNX Runtime's."""
+    """Run the chain in the least pool, in one page less, and in ONNX Runtime's least arena."""
     whole = _in_memory(where, "pool", _LARGE_POOL)
     if not whole.get("ran"):
         return {"whole": whole, "holds": False}
@@ -179,7 +179,7 @@ def pool(where: Where) -> Found:
 
 
 def _in_memory(where: Where, kind: str, size_bytes: int) -> Found:
-    """The chain in so much memory, in a process of its own: a process has one pool."""
+    """Run the chain in the given memory, in a separate process: a process has one pool."""
     from reports.gpu.child import answer_in
 
     asked = [sys.executable, "-m", "reports.gpu.child", f"memory:{kind}:{size_bytes}"]
@@ -189,7 +189,7 @@ def _in_memory(where: Where, kind: str, size_bytes: int) -> Found:
 
 
 def memory(where: Where, kind: str, size_bytes: int) -> Found:
-    """A few steps in a pool or arena of so many bytes."""
+    """Run a few steps in a pool or arena of the given bytes."""
     entries, provider = {}, dict[str, str]()
     if kind == "arena":
         provider["gpu_mem_limit"] = str(size_bytes)
@@ -210,7 +210,7 @@ def memory(where: Where, kind: str, size_bytes: int) -> Found:
 
 
 def feeds(where: Where) -> Found:
-    """Weights on the host by planner.bind and LoadIn, against those that ONNX Runtime copies itself."""
+    """Compare weights on the host through planner.bind and LoadIn with ONNX Runtime's own copies."""
     random, shape = np.random.default_rng(4), (where.side, where.side)
     weights = {f"w{i}": random.standard_normal(shape, dtype=np.float32) for i in range(LAYERS)}
     weights = {name: array / np.float32(where.side**0.5) for name, array in weights.items()}
@@ -243,4 +243,4 @@ def feeds(where: Where) -> Found:
 CHECKS: dict[str, Callable[[Where], Found]] = {
     check.__name__: check for check in (load, bits, control, overlap, failed, threads, pool, feeds)
 }
-"""In the order in which they are asked."""
+"""The checks, in the order in which they run."""

@@ -13,7 +13,7 @@ _ANSWER = "answer: "
 
 
 def answer_in(text: str) -> dict[str, Any] | None:
-    """What a child answered; None where it did not."""
+    """Return a child's answer, or None if there is none."""
     lines = [line for line in text.splitlines() if line.startswith(_ANSWER)]
     return json.loads(lines[-1].removeprefix(_ANSWER)) if lines else None
 
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _preload() -> None:
-    """CUDA's and cuDNN's libraries, as PyTorch's packages have them."""
+    """Load CUDA's and cuDNN's libraries from PyTorch's packages."""
     import onnxruntime as ort
 
     ort.preload_dlls()

@@ -28,7 +28,7 @@ _NEAR = 1e-5
 
 
 def rows(where: Where) -> Found:
-    """Each operator beside its program, special values included: the bits, or how far off it is."""
+    """Compare each operator with its program, special values included: same bits, or the error."""
     found: Found = {"same": [], "different": [], "gaps": {}, "without_kernel": []}
 
     def run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
@@ -55,7 +55,7 @@ def rows(where: Where) -> Found:
 
 
 def half(where: Where) -> Found:
-    """The same in float16, whose programs are for CUDA alone: within what the type rounds."""
+    """Compare the operators in float16, whose programs are only for CUDA, up to the type's rounding."""
     proto = _layer(where.side, onnx.TensorProto.FLOAT16)
     model, graph = graph_of(proto)
     made = with_fusion(model, graph, default_order(graph), only_exact=False, kernels=cuda.FUSED)
@@ -77,7 +77,7 @@ def _feeds(where: Where) -> dict[str, Array]:
 
 
 def _gap(one: Array, other: Array) -> float:
-    """The largest difference, of what is there and the typical element; infinite where NaNs differ."""
+    """Return the largest difference, relative to element plus median; infinity where NaNs differ."""
     if not np.array_equal(np.isnan(one), np.isnan(other)):
         return float("inf")
     with np.errstate(invalid="ignore"):
@@ -87,13 +87,13 @@ def _gap(one: Array, other: Array) -> float:
 
 
 class _ElsewhereError(Exception):
-    """A node does not run on the device."""
+    """A node that does not run on the device."""
 
 
 def _profiled(
     where: Where, model: onnx.ModelProto, feeds: Mapping[str, Array]
 ) -> tuple[list[Array], list[tuple[str, dict[str, Any]]]]:
-    """What a model makes, and the nodes that ran, as `node_events` has them."""
+    """Return a model's outputs, and the nodes that ran, as `node_events` has them."""
     with tempfile.TemporaryDirectory() as folder:
         kept = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "p")}
         session = where.session(model, 0, **kept)
@@ -101,7 +101,7 @@ def _profiled(
 
 
 def step(where: Where) -> Found:
-    """A product, a layer normalization and an activation: as they are, and fused in both ways."""
+    """Run a product, a layer normalization and an activation, unfused and fused in both ways."""
     proto = _layer(where.side)
     feeds = _feeds(where)
     models = {"as it is": proto, "exact": _fused(where, proto, "exact")}
@@ -131,7 +131,7 @@ def step(where: Where) -> Found:
 def _bound(
     where: Where, session: ort.InferenceSession, feeds: Mapping[str, Array]
 ) -> Callable[[], Any]:
-    """A step whose inputs and outputs are on the device."""
+    """Return a step whose inputs and outputs are on the device."""
     binding = session.io_binding()
     for name, array in feeds.items():
         value = ort.OrtValue.ortvalue_from_numpy(array, where.device, 0)
@@ -142,7 +142,7 @@ def _bound(
 
 
 def _layer(side: int, number: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
-    """A product, then element operations and means over rows, in a type, which it is cast to and from."""
+    """Build a product, then element operations and means over rows, in a type, with casts around."""
     lines = [
         ("MatMul", "x w", "m"),
         ("Add", "m b", "s"),
@@ -182,7 +182,7 @@ def _layer(side: int, number: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
 def _cast(
     nodes: list[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str], number: int
 ) -> list[onnx.NodeProto]:
-    """The nodes in another type, with casts of what they are fed and of what they make."""
+    """Return the nodes in another type, with casts of their inputs and outputs."""
     inner = {name: f"{name}_inner" for name in (*inputs, *outputs)}
     for node in nodes:
         node.input[:] = [inner.get(name, name) for name in node.input]
@@ -211,4 +211,4 @@ CHECKS: dict[str, Callable[[Where], Found]] = {
     "fused step": step,
     "fused half": half,
 }
-"""In the order in which they are asked."""
+"""The checks, in the order in which they run."""

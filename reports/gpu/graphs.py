@@ -19,35 +19,35 @@ LAYERS, AHEAD = 12, 2
 
 @dataclass(frozen=True)
 class Where:
-    """The GPU, or the CPU's provider as a rehearsal, with small tensors and few steps."""
+    """The device: the GPU, or the CPU's provider for a rehearsal with small tensors and few steps."""
 
     cuda: bool
 
     @property
     def side(self) -> int:
-        """A tensor is side x side floats: 16 MiB on the GPU."""
+        """The side of a tensor of side x side floats: 16 MiB on the GPU."""
         return 2048 if self.cuda else 96
 
     def many(self, on_gpu: int, rehearsed: int) -> int:
-        """How often something is done."""
+        """The number of repetitions."""
         return on_gpu if self.cuda else rehearsed
 
     @property
     def device(self) -> str:
-        """As a binding names it."""
+        """The device's name in a binding."""
         return "cuda" if self.cuda else "cpu"
 
     @property
     def provider(self) -> str:
-        """As a profile names it."""
+        """The provider's name in a profile."""
         return "CUDAExecutionProvider" if self.cuda else "CPUExecutionProvider"
 
     def feeds(self, seed: int = 0) -> Feeds:
-        """x and w of a chain."""
+        """The inputs x and w of a chain."""
         return chain_feeds(self.side, seed)
 
     def chain(self, copies: str = "beside", products: int = 1) -> onnx.ModelProto:
-        """A forward and a backward pass whose activations leave and come back.
+        """Build a forward and a backward pass whose activations leave and come back.
 
         Args:
             copies: "beside" the operations; "between" them, by ONNX Runtime's nodes; "none"; or
@@ -67,7 +67,7 @@ class Where:
         entries: Mapping[str, str] | None = None,
         **set_to: Any,
     ) -> ort.InferenceSession:
-        """A session with the library, in one thread."""
+        """Open a session with the library, on one thread."""
         for node in model.graph.node:
             if node.op_type == "SwapBegin" and not node.input:
                 node.input.append("x")  # a node that reads nothing might be put on the CPU
@@ -86,7 +86,7 @@ class Where:
         return session
 
     def bits(self, session: ort.InferenceSession, feeds: Feeds) -> list[bytes]:
-        """The outputs of a run whose inputs are on the device, but for `size`, as bytes."""
+        """Return the outputs, as bytes, of a run whose inputs but `size` are on the device."""
         binding = session.io_binding()
         for name, array in feeds.items():
             device = "cpu" if name == "size" else self.device
@@ -98,7 +98,7 @@ class Where:
 
 
 def with_products(nodes: Sequence[NodeProto], count: int) -> list[NodeProto]:
-    """Each product made `count` times, one of the other."""
+    """Repeat each product `count` times, each on the result of the one before."""
     found: list[NodeProto] = []
     for node in nodes:
         for k in range(1, count if node.op_type == "MatMul" else 1):
@@ -112,7 +112,7 @@ def with_products(nodes: Sequence[NodeProto], count: int) -> list[NodeProto]:
 
 
 def _between(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """The copies of a chain on the stream of the operations."""
+    """Put the copies of a chain on the stream of the operations."""
     found: list[NodeProto] = []
     for node in nodes:
         if node.op_type == "SwapOut":
@@ -127,7 +127,7 @@ def _between(nodes: Sequence[NodeProto]) -> list[NodeProto]:
 
 
 def _unwaited(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Each reader right behind the SwapIn that it should wait for, and before its end."""
+    """Move each reader right after the SwapIn that it should wait for, before the copy ends."""
     back = {node.output[0]: node for node in nodes if node.op_type == "SwapIn"}
     ends = {node.output[0]: node for node in nodes if node.op_type == "SwapInDone"}
     found: list[NodeProto] = []
@@ -143,7 +143,7 @@ def _unwaited(nodes: Sequence[NodeProto]) -> list[NodeProto]:
 
 
 def node_events(session: ort.InferenceSession) -> list[tuple[str, dict[str, Any]]]:
-    """(name, facts) of every node in the order in which a profiled session ran them."""
+    """Return the name and facts of every node, in the order in which a profiled session ran them."""
     events, end = json.loads(Path(session.end_profiling()).read_text()), "_kernel_time"
     ran = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(end)]
     return [(event["name"].removesuffix(end), event["args"]) for event in ran]

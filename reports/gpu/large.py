@@ -37,7 +37,7 @@ _TYPES = {"bf16": TensorProto.BFLOAT16, "fp16": TensorProto.FLOAT16}
 _OVER = (0, 1, 2, 5, 10, 20)
 _NEAR = 1e-3
 _PLAN_S = 20.0
-"""Of a search: operations are measured, and the plan is read back, within the same check."""
+"""Time limit of a search: the same check also measures operations and reads the plan back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Of its rows."""
+        """The name of its rows."""
         kind = f" {self.half}" if self.half else ""
         how = " recompute" if self.swap == "none" else ""
         how += f" fused {self.fuse}" if self.fuse != "none" else ""
@@ -68,7 +68,7 @@ class Case:
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """Names of its checks, in order."""
+        """The names of its checks, in order."""
         kinds = ("plan", "steps", "pool", *(("graph",) if self.swap == "none" else ()))
         return tuple(f"{self.name}: {kind}" for kind in kinds)
 
@@ -97,11 +97,11 @@ REHEARSED = (
     Case(graph="gpt", percent=100, swap="none", fuse="exact"),
     Case(graph="gpt", percent=100, swap="none", fuse="auto"),
 )
-"""Of the samples, on the CPU."""
+"""The cases of the samples, on the CPU."""
 
 
 def check(name: str, where: Where, graphs: Path, work: Path) -> Found:
-    """A check by its name."""
+    """Return a check by its name."""
     title, _, kind = name.rpartition(": ")
     case = next(c for c in (CASES if where.cuda else REHEARSED) if c.name == title)
     run = _Run(case=case, where=where, graphs=graphs if where.cuda else ZOO, work=work)
@@ -131,7 +131,7 @@ class _Run:
         return self._file("planned.onnx")
 
     def plan(self) -> Found:
-        """Plan it, with times of this device."""
+        """Plan the case, with times of this device."""
         source = self.graphs / f"{self.case.graph}.onnx"
         if not source.is_file():
             raise FileNotFoundError(f"{source}: give the folder of the graphs (--graphs)")
@@ -186,7 +186,7 @@ class _Run:
         return make_inputs(self._model, seed)[0]
 
     def steps(self) -> Found:
-        """Both models in turns, values bound where each session has them: bits and times."""
+        """Run both models in turns, with values bound where each session keeps them: bits and times."""
         inputs = self._data(0)
         # floating-point inputs stay; what else there is comes anew with each step
         kept = {name: array for name, array in inputs.items() if array.dtype.kind not in "iub"}
@@ -256,7 +256,7 @@ class _Run:
         return found
 
     def _in_pool(self, path: Path, room_bytes: int, data: Mapping[str, np.ndarray]) -> str:
-        """What a run says in a pool of so many bytes; "" where it runs."""
+        """Return the error of a run in a pool of the given bytes; "" if it runs."""
         try:
             if self.where.cuda:
                 session = self._session(path, native.device_pool_options(room_bytes))
@@ -272,7 +272,7 @@ class _Run:
         return ""
 
     def _run_in_place(self, session: ort.InferenceSession, data: Mapping[str, np.ndarray]) -> None:
-        """A run with inputs where the session reads them, and outputs in its own memory."""
+        """Run with inputs where the session reads them, and outputs in its own memory."""
         binding, owners = session.io_binding(), []
         read, made = session.get_input_memory_infos(), session.get_output_memory_infos()
         for item, info in zip(session.get_inputs(), read, strict=True):
@@ -286,7 +286,7 @@ class _Run:
         session.run_with_iobinding(binding)
 
     def graph(self) -> Found:
-        """Under `enable_cuda_graph`: the outputs of a replayed graph have the bits of a plain session."""
+        """Check that a graph replayed under `enable_cuda_graph` has the bits of a plain session."""
         settings = {"enable_cuda_graph": "1"} if self.where.cuda else {}
         captured, plain = self._session(self._planned, settings), self._session(self._planned)
         data, names = self._data(0), [output.name for output in plain.get_outputs()]
@@ -319,7 +319,7 @@ class _Run:
 
 
 def _gap(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference, of the largest element."""
+    """Return the largest difference, as a share of the largest element."""
     if one.dtype.kind in "iub":
         return float(np.any(one != other))
     one, other = one.astype(np.float64), other.astype(np.float64)
@@ -329,14 +329,14 @@ def _gap(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _bits(bound: Bound, names: list[str], fed: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of what a step makes."""
+    """Return digests of a step's outputs."""
     bound.step(fed)
     digest = hashlib.sha256
     return {name: digest(bound.output(name).tobytes()).hexdigest() for name in names}
 
 
 def _copy_sidecar(source: Path, model: Path, half: str) -> None:
-    """How inputs are drawn, beside the model, in its types."""
+    """Write the recipes of the inputs beside the model, in its types."""
     if not source.is_file():
         return
     text = source.read_text(encoding="utf-8")
@@ -347,7 +347,7 @@ def _copy_sidecar(source: Path, model: Path, half: str) -> None:
 
 
 def in_half(model: onnx.ModelProto, kind: int) -> onnx.ModelProto:
-    """The model with float32 replaced by a half type: values, constants, and casts to it.
+    """Return the model with float32 replaced by a half type: values, constants, and casts to it.
 
     What is beyond the type's range becomes the largest that it has.
     """

@@ -21,7 +21,7 @@ PARTS = {"sohoni": sohoni.figures, "translator": sohoni.translator, "tflms": tfl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is named and write both files."""
+    """Measure the named networks, and write both files."""
     parser = program("reports.literature", __doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
     wanted = parser.parse_args(arguments).parts or list(PARTS)

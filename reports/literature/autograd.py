@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 
 def saved_bytes(module: nn.Module, inputs: Tensor, labels: Tensor) -> int:
-    """Bytes of all storages that a forward pass leaves for the backward one, parameters apart.
+    """Return the bytes of all storages that a forward pass saves for the backward pass, without
+    parameters.
 
     Each storage counts once, whoever else keeps it: the output of one layer that is the input of the
     next, say. (`torch.autograd.graph.saved_tensors_hooks` shows each tensor as it is saved.)

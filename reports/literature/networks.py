@@ -19,7 +19,7 @@ from planner.request import Costs, Levers, Request
 
 
 def built(net: str, folder: Path, *sizes: str) -> Path:
-    """The file of a network of `models.recipes`."""
+    """Build a network of `models.recipes`, and return its file."""
     from models.build import main as build
 
     path = folder / f"{'_'.join([net, *(s.lstrip('-') for s in sizes)])}.onnx"
@@ -29,7 +29,7 @@ def built(net: str, folder: Path, *sizes: str) -> Path:
 
 
 def baseline(path: Path) -> dict[str, Any]:
-    """Peak and split of a model as it is, by the parts in which the literature counts."""
+    """Return the peak of the original model, split into the parts that the literature counts."""
     found = prepare(Request(model=path), to_rewrite=False).baseline
     line = found.timeline
     at = {c: int(part[line.peak_step]) for c, part in line.by_category.items()}
@@ -38,7 +38,7 @@ def baseline(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What a plan may do besides running the operations in another order.
+    """The levers that a plan may use besides the order.
 
     Attributes:
         swap: tensors may be copied to the host; `resident`: inputs and outputs live there.
@@ -53,7 +53,7 @@ class Way:
 
 
 def least(path: Path, way: Way, limit_s: float) -> dict[str, Any]:
-    """The least peak that a search of `limit_s` seconds finds, predicted, and its time as a ratio.
+    """Search for `limit_s` seconds; return the least predicted peak, and its time as a ratio.
 
     Buffers are rounded up as ONNX Runtime's arena does; nothing is lowered or run.
     """
@@ -84,12 +84,12 @@ def least(path: Path, way: Way, limit_s: float) -> dict[str, Any]:
 
 
 def on_gpu(path: Path, hardware: str) -> Prepared:
-    """A model as it is planned for CUDA, with no run."""
+    """Prepare a model for CUDA, without a run."""
     return prepare(Request(model=path, device="cuda", costs=Costs(hardware=hardware)))
 
 
 def least_on_gpu(prepared: Prepared, limit_s: float) -> int:
-    """The least peak that a short search finds, recompute and swaps allowed."""
+    """Return the least peak that a short search with recompute and swaps finds."""
     orders = base_orders(prepared, time_limit_s=limit_s)
     settings = settings_of(prepared)
     return min(NO_LIMIT, least_found_peak(prepared, settings, orders[:3], time_limit_s=limit_s))

@@ -78,7 +78,7 @@ beside: where *beside* is dearer, its search has not found that plan.
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The page."""
+    """Return the page."""
     s = found["sohoni"]
     peak = s["baseline"]["peak_bytes"]
     text = _INTRODUCTION + _split("baseline", s["baseline"])

@@ -26,7 +26,7 @@ WAYS = (
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """Baseline, what autograd keeps, and the least peaks, at the batch and at a tenth of it."""
+    """Return baseline, autograd's saved bytes and least peaks, at the batch and a tenth of it."""
     torch.manual_seed(0)
     module = WideResNet()
     images, labels = torch.randn(BATCH, 3, 32, 32), torch.zeros(BATCH, dtype=torch.int64)
@@ -48,6 +48,6 @@ def figures(folder: Path) -> dict[str, Any]:
 
 
 def translator(folder: Path) -> dict[str, Any]:
-    """The Transformer's baseline."""
+    """Return the Transformer's baseline."""
     path = built("translator", folder, "--optimizer", "adamw")
     return {"baseline": baseline(path)}

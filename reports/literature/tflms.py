@@ -18,7 +18,7 @@ PROBE_S, PLAN_S = 2.0, 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What grows until it no longer fits.
+    """A network, with the size that grows until it no longer fits.
 
     Attributes:
         net, more: the recipe of `models.recipes`, and options of it.
@@ -37,7 +37,7 @@ class Network:
     size: int = 0
 
     def published(self, without: int) -> int:
-        """The published size, or so many times what fits without a plan."""
+        """Return the published size, or the published multiple of the size that fits without a plan."""
         return self.size or int(self.grown * without) // self.step * self.step
 
 
@@ -56,11 +56,11 @@ PUBLISHED = {
     "ResNet-50": "a batch 4.7 times as large",
     "3D U-Net": "a batch twice as large; images of 192³",
 }
-"""The abstract of arXiv:1807.02037."""
+"""The published figures, from the abstract of arXiv:1807.02037."""
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """One for each network and budget."""
+    """Return a row for each network and budget."""
     return [_row(name, size, folder) for name in NETWORKS for size in BUDGETS_BYTES]
 
 
@@ -97,7 +97,7 @@ def _row(name: str, budget_bytes: int, folder: Path) -> dict[str, Any]:
 
 
 def _plans(path: Path, budget_bytes: int) -> dict[str, Any]:
-    """Plans within the budget, by how copies run; {} where none is found."""
+    """Return plans within the budget, by how copies run; {} if none is found."""
     return {copies: _plan(path, budget_bytes, copies) for copies in ("overlapped", "serial")}
 
 
@@ -127,7 +127,7 @@ def _plan(path: Path, budget_bytes: int, copies: Literal["overlapped", "serial"]
 
 
 def _largest(peak_of: Callable[[int], int], network: Network, budget_bytes: int) -> int:
-    """The largest size within the budget: estimated from two, then checked."""
+    """Find the largest size within the budget: estimate it from two sizes, then check it."""
     small, large = network.sizes
     low, high = peak_of(small), peak_of(large)
     per = (high - low) / (large**network.power - small**network.power)

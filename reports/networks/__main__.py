@@ -36,7 +36,7 @@ TIMES = 1.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write."""
+    """Measure, and write the page."""
     parser = program("reports.networks", __doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
@@ -72,7 +72,7 @@ def _says_less(row: Row) -> bool:
 
 
 def _apart(name: str, time_limit_s: float) -> Row:
-    """The row of a network, in a process that goes with it."""
+    """Measure a network in a separate process."""
     from reports.networks.measure import row_named
 
     ended = {"network": name, "export": "the process ended"}
@@ -80,7 +80,7 @@ def _apart(name: str, time_limit_s: float) -> Row:
 
 
 def page(rows: Sequence[Row], time_limit_s: float) -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     import onnxruntime
     import torch
 
@@ -195,14 +195,14 @@ def _line(row: Row) -> str:
 
 
 def _budget(row: Row) -> str:
-    """As a share of the peak."""
+    """Return the budget as a share of the peak."""
     if row["budget"].endswith("%"):
         return row["budget"]
     return f"{100 * row['budget_bytes'] / row['peak_bytes']:.0f}% (named)"
 
 
 def _held(row: Row) -> str:
-    """What sessions hold, as measured; "" where nobody looked."""
+    """Return the measured bytes that sessions hold; "" if not measured."""
     if not row.get("measured_held_bytes"):
         return ""
     ours, plain = row["measured_held_bytes"], row["measured_default_held_bytes"]

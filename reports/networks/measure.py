@@ -24,7 +24,7 @@ from planner.export.training import ExportedGraph, export_training_graph
 from reports.planned import planned
 
 NEAR = 1e-3
-"""Relative L2 norm of the difference of all gradients, up to which nothing is to be explained."""
+"""Relative L2 norm of the difference of all gradients, up to which no explanation is needed."""
 
 _STILL = (1e-7, 1e-7, 1e-6, 1e-6, 1e-6, 1e-6)
 """Relative sizes of changes of the inputs that say how much a network amplifies rounding: each is drawn
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def row_named(name: str, time_limit_s: float) -> Row:
-    """`row_of` one of the catalogue, its parameters and inputs drawn from one seed."""
+    """Measure a network of the catalogue by `row_of`, with parameters and inputs drawn from one seed."""
     warnings.simplefilter("ignore")
     networks, _ = catalogue()
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ def row_named(name: str, time_limit_s: float) -> Row:
 
 
 def row_of(name: str, step: Step, time_limit_s: float) -> Row:
-    """Measure a network; what fails is in the row, by its own message."""
+    """Measure a network; a failure's own message is in the row."""
     row: Row = {"network": name}
     _without_dropout(step.module.train())
     start = time.monotonic()
@@ -75,7 +75,7 @@ def row_of(name: str, step: Step, time_limit_s: float) -> Row:
 
 
 def _without_dropout(module: nn.Module) -> None:
-    """Random numbers would differ: every kind of dropout is set to 0."""
+    """Set every kind of dropout to 0, since random numbers would differ."""
     for part in module.modules():
         for name, value in list(vars(part).items()):
             if isinstance(value, float) and ("drop" in name or (name == "p" and _drops(part))):
@@ -94,7 +94,7 @@ def _loss(step: Step, module: nn.Module, inputs: Any, targets: tuple[Tensor, ...
 def _gradients(
     step: Step, kind: torch.dtype, change: float = 0.0, seed: int = 0
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """Loss and gradients of PyTorch, in one type, the inputs changed by a little noise."""
+    """Compute PyTorch's loss and gradients in one type, on inputs with a little noise."""
     torch.manual_seed(seed)
 
     def moved(value: Any) -> Any:
@@ -117,7 +117,7 @@ def _gradients(
 
 
 def _apart(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
-    """Norm of the difference of all gradients together, by the norm of the second."""
+    """Return the norm of the difference of all gradients, relative to the norm of the second."""
     off = sum(float(np.square(one[k] - other[k]).sum()) for k in other)
     whole = sum(float(np.square(other[k]).sum()) for k in other)
     return math.sqrt(off / whole) if whole else math.sqrt(off)

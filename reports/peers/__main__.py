@@ -24,7 +24,7 @@ from reports.shared import FOLDER, program, read_rows, write_rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write."""
+    """Measure, and write the page."""
     options = _parser().parse_args(arguments)
     stem = "peers" if options.device == "cpu" else f"peers_{options.device}"
     result, written = options.folder / f"{stem}.json", options.folder / f"{stem}.md"
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"== {name}: {networks[name].title}", file=sys.stderr, flush=True)
             row = measure(name, networks[name], settings)
             if "partitioner" not in row and "partitioner" in rows.get(name, {}):
-                row["partitioner"] = rows[name]["partitioner"]  # of an earlier call
+                row["partitioner"] = rows[name]["partitioner"]  # from an earlier call
             rows = {n: {**rows, name: row}[n] for n in networks if n in {**rows, name: row}}
             write_rows(result, rows)
             written.write_text(page(rows, options.device), encoding="utf-8")

@@ -38,14 +38,14 @@ PLANNED, FUSED = "planned ", "fused "
 
 WARM_UPS = 2
 PRODUCT = (1024, 512, 2048)
-"""Rows, inner size and columns of the product by which the runtimes' libraries are told apart."""
+"""Rows, inner size and columns of the product that compares the runtimes' libraries."""
 
 _MOST_SHARES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is asked for.
+    """The settings of a contest.
 
     Attributes:
         rounds: of turns; each contestant runs two steps in a turn, of which the second is timed.
@@ -70,7 +70,7 @@ class Settings:
 
 
 class Contestant(Protocol):
-    """What a worker holds."""
+    """The contestant that a worker holds."""
 
     def step(self) -> object: ...
     def seconds(self) -> float: ...
@@ -78,7 +78,7 @@ class Contestant(Protocol):
 
 
 def measure(name: str, network: Network, settings: Settings) -> Row:
-    """The row of a network: figures of each contestant, times by round, the partitioner's rows."""
+    """Measure a network: figures of each contestant, times by round, and the partitioner's rows."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="planner-peers-") as text,
@@ -115,7 +115,7 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
 
 
 def products(threads: int) -> Row:
-    """GFLOP/s of one product of matrices by either runtime, each in a process of its own."""
+    """Measure the GFLOP/s of one matrix product by either runtime, each in a separate process."""
     found: Row = {"sizes": list(PRODUCT)}
     for runtime in ("pytorch", "runtime"):
         with _process() as apart_from:
@@ -125,7 +125,7 @@ def products(threads: int) -> Row:
 
 
 class _Bench:
-    """Workers of one network, in the order in which they take turns, and what is known of each."""
+    """The workers of one network, in the order of their turns, with the figures of each."""
 
     def __init__(
         self, network: Network, settings: Settings, folder: Path, stack: contextlib.ExitStack
@@ -172,7 +172,7 @@ class _Bench:
         self.found[AS_IT_IS] = as_it_is.result()
 
     def export(self, name: str) -> None:
-        """The training graph, unless it was exported before."""
+        """Export the training graph, unless it was exported before."""
         if self.settings.built:
             self.model = self.settings.built / f"{name}.onnx"
             nodes = onnx.load(self.model, load_external_data=False).graph.node
@@ -183,7 +183,7 @@ class _Bench:
             self.exported = worker.submit(export, self.network, self.model).result()
 
     def open_planned(self) -> None:
-        """A plan for each peer's peak; one that asks for nothing is the exported graph as it is."""
+        """Open a plan for each peer's peak, or the exported graph where the peak requires no plan."""
         asked = PlanSettings(
             model=self.model,
             feeds=self.feeds,
@@ -210,7 +210,7 @@ class _Bench:
             planner = self._stack.enter_context(_process())
             asked_here = dataclasses.replace(asked, fuse=fuse)
             planning[name] = output, planner.submit(planned, asked_here, budget, output)
-            planner.shutdown(wait=not self._at_once)  # what it holds is wanted for the next
+            planner.shutdown(wait=not self._at_once)  # its memory is needed for the next
         opening: dict[str, tuple[Row, Future[Row]]] = {}
         for name, (output, plan) in planning.items():
             row = plan.result()
@@ -252,7 +252,7 @@ class _Bench:
 
 @contextlib.contextmanager
 def _process() -> Iterator[ProcessPoolExecutor]:
-    """A process of its own, for one call after the other."""
+    """Start a separate process that makes one call after the other."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         yield pool
@@ -263,7 +263,7 @@ def _devices(settings: Settings) -> list[str]:
 
 
 def _missing(variant: str) -> str:
-    """Why a variant cannot run here; "" where it can."""
+    """Return why a variant cannot run here; "" if it can."""
     if variant.startswith(COMPILE) and not any(map(shutil.which, ("g++", "c++", "clang++"))):
         return "torch.compile needs a C++ compiler (g++), and there is none here"
     return ""
@@ -288,13 +288,13 @@ _held: list[Contestant] = []
 
 
 def _open_torch(network: Network, variant: str, device: str, threads: int, folder: Path) -> Row:
-    """Hold a variant; its figures. Eager leaves what everybody is fed and compared with."""
+    """Hold a variant, and return its figures; eager leaves everyone's inputs and reference results."""
     from reports.peers.pytorch import TorchStep, float64_numbers
     from reports.peers.resident import growth
 
     start = time.perf_counter()
     held = TorchStep(network, variant, device, threads)
-    held.seconds()  # compiles, where there is something to compile
+    held.seconds()  # compiles, if there is anything to compile
     row: Row = {"open_s": time.perf_counter() - start}
     held.seconds()
     row["peak"] = held.peak_bytes()
@@ -315,7 +315,7 @@ def _open_torch(network: Network, variant: str, device: str, threads: int, folde
 def _open_model(
     model: Path, feeds: Path, device: Device, threads: int, reference: Path, *, is_plan: bool
 ) -> Row:
-    """Hold a model; its figures. Bytes of a plan are known already."""
+    """Hold a model, and return its figures; the bytes of a plan are already known."""
     from reports.peers.resident import growth
     from reports.peers.runtime import OrtStep, cpu_peak_bytes, shares
 
@@ -352,7 +352,7 @@ def _step_seconds() -> float:
 
 
 def _turn_seconds() -> float:
-    """A step that brings the caches back, and one that counts."""
+    """Time a step, after another step that warms the caches."""
     _held[0].seconds()
     return _held[0].seconds()
 

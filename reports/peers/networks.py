@@ -18,7 +18,7 @@ from planner.export.inputs import draw_inputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """A recipe of `models.recipes` and its size.
+    """A recipe of `models.recipes`, with its size.
 
     Attributes:
         fused: attention is PyTorch's `scaled_dot_product_attention`, one operator, which keeps no scores.
@@ -68,14 +68,14 @@ GPU_NETWORKS: Mapping[str, Network] = {
         title="ResNet-50, 32×3×224×224", recipe="resnet50", sizes={"batch": 32, "image_size": 224}
     ),
 }  # fmt: skip
-"""Larger ones: a step of the others is too short for a GPU."""
+"""Larger networks: a step of the others is too short for a GPU."""
 
 TINY = Network(
     title="a small GPT",
     recipe="gpt2",
     sizes={"batch": 8, "seq": 32, "width": 64, "layers": 3, "heads": 4, "vocabulary": 1024},
 )
-"""For tests: a step takes milliseconds."""
+"""Networks for tests: a step takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +93,12 @@ class DrawnStep:
     loss: Callable[[Tensor, Tensor], Tensor]
 
     def forward(self) -> Tensor:
-        """The loss."""
+        """Compute the loss."""
         return self.loss(self.module(self.input), self.target)
 
 
 def drawn(network: Network, device: str = "cpu") -> DrawnStep:
-    """The step, its parameters, buffers and data drawn by recipe, on a device of PyTorch's."""
+    """Build the step on a PyTorch device, with parameters, buffers and data drawn by recipe."""
     recipe = RECIPES[network.recipe]
     step = recipe.make(recipe.sized(**network.sizes))
     module = step.module.train()
@@ -121,7 +121,7 @@ def drawn(network: Network, device: str = "cpu") -> DrawnStep:
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
-    """What a user checkpoints: transformer blocks, residual blocks, a U-Net's double convolutions."""
+    """Return the usual units of checkpointing: transformer or residual blocks, double convolutions."""
     if isinstance(module, UNet):
         return [*module.down, module.middle, *module.merge]
     return list(module.get_submodule("blocks").children())

@@ -16,7 +16,7 @@ Arrays = dict[str, Array]
 def apart(
     found: Mapping[str, npt.NDArray[Any]], wanted: Mapping[str, npt.NDArray[Any]]
 ) -> dict[str, Any]:
-    """How far `found` is from `wanted`; names that only `found` has are not looked at.
+    """Compare `found` with `wanted`; names that only `found` has are ignored.
 
     `loss`: relative. `gradients`: norm of the difference of all of them, by their norm. `worst`: the
     largest difference of an element of any gradient, by that gradient's largest element. `missing`:

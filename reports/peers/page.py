@@ -13,12 +13,12 @@ from reports.shared import MIB, line, mib
 Row = Mapping[str, Any]
 EAGER, AS_IT_IS, COMPILE = "eager", "onnxruntime", "compile "
 KINDS = {"planned ": "planner", "fused ": "planner `--fuse auto`"}
-"""Of plans, by how a contestant's name begins; the peer's follows."""
+"""The kinds of plans, by the beginning of a contestant's name, which the peer's name follows."""
 
 _mib = partial(mib, form=",.1f")
 SAVE_ON_CPU = "save_on_cpu"
 _LEVEL = 0.02
-"""Ratios of times this near to 1 are called level."""
+"""Ratios of times this close to 1 count as level."""
 
 _TITLES = {
     EAGER: "PyTorch eager",
@@ -29,7 +29,7 @@ _TITLES = {
 
 
 def page(rows: Mapping[str, Row], device: str) -> str:
-    """The report."""
+    """Return the report."""
     first = next(iter(rows.values()))
     versions = first["versions"]
     text = [
@@ -76,7 +76,7 @@ def _ratios(row: Row, name: str, by: str) -> list[float]:
 
 
 def _least_ratio(row: Row, name: str, by: str) -> float:
-    """Of the least times: other work on the machine makes steps longer, and none shorter."""
+    """Return the ratio of the least times: other work on the machine only makes steps longer."""
     return min(row["times_us"][name]) / min(row["times_us"][by])
 
 
@@ -88,13 +88,13 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _spread(row: Row, name: str, by: str) -> str:
-    """The ratio of the least times, and the quartiles of the rounds' ratios."""
+    """Return the ratio of the least times, and the quartiles of the rounds' ratios."""
     low, _, high = _quartiles(_ratios(row, name, by))
     return f"×{_least_ratio(row, name, by):.2f} ({low:.2f}–{high:.2f})"
 
 
 def _kind(name: str) -> str:
-    """How a plan's name begins; "" of another contestant."""
+    """Return the beginning of a plan's name; "" for another contestant."""
     return next((kind for kind in KINDS if name.startswith(kind)), "")
 
 
@@ -144,7 +144,7 @@ def _conclusions(row: Row) -> list[str]:
 
 
 def _verdict(plan: Row, fits: bool, ratios: Mapping[str, float]) -> str:
-    """Ahead, level or behind, by the worse of two figures; what is the runtime's and what the plan's."""
+    """Judge ahead, level or behind by the worse of two figures; attribute it to runtime or plan."""
     ratio = ratios["between"]
     said = "" if fits else "at a higher peak: no plan was found within the peer's. "
     if plan.get("same_as"):
@@ -224,7 +224,7 @@ def _network(row: Row) -> list[str]:
 
 
 def _in_chunks(held: Row) -> str:
-    """What a plan with operations in chunks of rows does to the numbers."""
+    """Describe the effect of a plan with chunks of rows on the numbers."""
     same = "the same bits" if held["numbers"] == "exact" else "the same up to rounding"
     return (
         f"Its row has {held['regions']} region(s) of the graph in chunks of rows (`--split auto`), and "

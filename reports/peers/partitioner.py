@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joint:
-    """Forward and backward as one traced graph, and the values that it was traced with."""
+    """Forward and backward as one traced graph, with the values of the trace."""
 
     graph: fx.GraphModule
     inputs: Sequence[Any]
@@ -71,7 +71,7 @@ class Observed:
 def rows(
     network: Network, threads: int, limit_s: float, budgets: Sequence[float] = BUDGETS
 ) -> list[Row]:
-    """A row for each budget and price; `limit_s` is that of each search of planner's."""
+    """Return a row for each budget and price; `limit_s` limits each of planner's searches."""
     torch.set_num_threads(threads)
     joint = traced(drawn(network))
     seen = observed(joint)
@@ -86,7 +86,7 @@ def rows(
 
 
 def traced(step: DrawnStep) -> Joint:
-    """The joint graph that torch.compile would partition, but for inductor's own passes over it."""
+    """Trace the joint graph that torch.compile would partition, without inductor's own passes."""
     names = [name for name, _ in step.module.named_parameters()]
     buffers = [name for name, _ in step.module.named_buffers()]
     held: list[Joint] = []
@@ -129,7 +129,7 @@ def traced(step: DrawnStep) -> Joint:
 
 
 def _fed(graph: fx.GraphModule, primals: Sequence[Tensor]) -> list[Tensor]:
-    """Real values for the placeholders: the primals in order, then ones as the gradient of the loss."""
+    """Return values for the placeholders: the primals in order, then ones as the gradient of the loss."""
     nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
     shapes = [tuple(node.meta["val"].shape) for node in nodes]
     given = [*primals, *(torch.ones(shape) for shape in shapes[len(primals) :])]
@@ -141,7 +141,7 @@ def _fed(graph: fx.GraphModule, primals: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _Watching(fx.Interpreter):
-    """Runs a graph node by node, and notes what each took and made."""
+    """An interpreter that runs a graph node by node, and records each node's time and results."""
 
     def __init__(self, joint: Joint, *, flops: bool) -> None:
         super().__init__(joint.graph)
@@ -172,7 +172,7 @@ class _Watching(fx.Interpreter):
 
 
 def observed(joint: Joint) -> dict[str, Observed]:
-    """By node name; times are medians of a few runs."""
+    """Observe each node, by name; times are medians of a few runs."""
     with torch.no_grad():
         first = _Watching(joint, flops=True)
         first.run(*joint.inputs)

@@ -18,14 +18,14 @@ from reports.peers.networks import Network, drawn
 from reports.peers.runtime import cpu_peak_bytes
 
 ABOVE_LEAST = 1.02
-"""Where no plan fits, the budget is the least peak found times this."""
+"""Factor on the least peak found, for the budget where no plan fits."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What all plans of a network share.
+    """The settings that all plans of a network share.
 
     Attributes:
         model, feeds: the exported graph, and an .npz with what it is fed.

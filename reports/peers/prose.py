@@ -111,12 +111,12 @@ simulated. The rows above have what compiled code really does.
 
 
 def line(text: str) -> str:
-    """A paragraph as one line of Markdown."""
+    """Return a paragraph as one line of Markdown."""
     return " ".join(text.split())
 
 
 def method(device: str) -> list[str]:
-    """What was measured, and how: a list."""
+    """Return a list of the measurements and their methods."""
     on_cpu = device == "cpu"
     peak, plan, gpu = (
         (_PEAK_CPU, _PLANNER, _NO_GPU) if on_cpu else (_PEAK_GPU, _PLANNER_GPU, _ON_GPU)

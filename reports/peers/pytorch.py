@@ -27,7 +27,7 @@ VARIANTS = (EAGER, CHECKPOINT, *(COMPILE + budget for budget in BUDGETS), SAVE_O
 
 
 class TorchStep:
-    """One network in one variant, ready to run: `step()` leaves the gradients in the parameters."""
+    """One network in one variant, ready to run; `step()` leaves the gradients in the parameters."""
 
     def __init__(self, network: Network, variant: str, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -41,7 +41,7 @@ class TorchStep:
             for block in blocks(self.drawn.module):
                 block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
         elif variant == SAVE_ON_CPU:
-            # without pinning it copies nothing on a CPU, and saves what eager saves
+            # without pinning, it copies nothing on a CPU and saves the same tensors as eager
             self._around = functools.partial(torch.autograd.graph.save_on_cpu, pin_memory=True)
         elif variant.startswith(COMPILE):
             self._forward = _compiled(self.drawn, float(variant.removeprefix(COMPILE)))
@@ -54,7 +54,7 @@ class TorchStep:
             parameter.grad = None
 
     def step(self) -> Tensor:
-        """Loss and gradients, done when this returns."""
+        """Compute loss and gradients; they are complete on return."""
         with self._around():
             loss = self._forward()
         loss.backward()
@@ -63,7 +63,7 @@ class TorchStep:
         return loss.detach()
 
     def seconds(self) -> float:
-        """One step, timed; dropping the last one's gradients is part of it."""
+        """Time one step, which includes dropping the last step's gradients."""
         start = time.perf_counter()
         self.clear()
         self.step()
@@ -80,7 +80,7 @@ class TorchStep:
         return {name: np.array(value) for name, value in found.items()}
 
     def feeds(self) -> Arrays:
-        """The input, the target, parameters and buffers, as the exported graph takes them."""
+        """Return input, target, parameters and buffers as the exported graph takes them."""
         step, module = self.drawn, self.drawn.module
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         named = {**dict(zip(step.names, (step.input, step.target), strict=True)), **held}
@@ -98,7 +98,7 @@ class TorchStep:
         return self._persistent_bytes() + int(max(np.cumsum(changes), default=0))
 
     def _allocations(self) -> list[int]:
-        """Bytes of each allocation (+) and release (-) of a step, as they happened."""
+        """Return the bytes of each allocation (+) and release (-) of a step, in order."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
             self.step()
@@ -128,7 +128,7 @@ class TorchStep:
 
 
 def float64_numbers(network: Network, device: str, threads: int) -> Arrays:
-    """Of PyTorch in double precision: how far rounding alone takes single precision from it."""
+    """Compute PyTorch's numbers in double precision, to show single precision's rounding error."""
     torch.set_num_threads(threads)
     step = drawn(network, device)
     module = step.module.double()
@@ -144,7 +144,7 @@ def float64_numbers(network: Network, device: str, threads: int) -> Arrays:
 
 
 def _compiled(step: DrawnStep, budget: float) -> Callable[[], Tensor]:
-    """Network and loss as one compiled function; the budget is this process's from here on."""
+    """Compile network and loss as one function; the budget applies to this process from then on."""
     import torch._functorch.config as functorch
 
     functorch.activation_memory_budget = budget  # type: ignore[assignment]

@@ -16,7 +16,7 @@ def growth(call: Callable[[], object]) -> int | None:
     gc.collect()
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-        _CLEAR.write_text("5")  # the high-water mark starts again from here
+        _CLEAR.write_text("5")  # restart the high-water mark
         before = _field("VmRSS")
         call()
         return max(0, _field("VmHWM") - before)

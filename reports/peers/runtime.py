@@ -20,7 +20,7 @@ from planner.targets.backend import backend_of
 from reports.peers.numbers import Arrays
 
 PRODUCTS = 30
-"""Times that the product is run, of which the least counts."""
+"""Number of runs of the product, of which the least time counts."""
 
 
 class OrtStep:
@@ -42,7 +42,7 @@ class OrtStep:
             self._session = create_session(model, self.opening.options())
 
     def _bound(self) -> ort.IOBinding:
-        """Inputs and outputs on the GPU, as PyTorch has its own."""
+        """Bind inputs and outputs on the GPU, where PyTorch has its own."""
         binding = self._session.io_binding()
         for name, array in self.feeds.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
@@ -51,7 +51,7 @@ class OrtStep:
         return binding
 
     def step(self) -> list[Any]:
-        """Loss and gradients, done when this returns; on a GPU they stay there."""
+        """Compute loss and gradients; they are complete on return, and stay on a GPU."""
         if self.device == "cuda":
             self._session.run_with_iobinding(self._binding)
             self._binding.synchronize_outputs()
@@ -59,7 +59,7 @@ class OrtStep:
         return run_session(self._session, self.feeds)
 
     def seconds(self) -> float:
-        """One step, timed."""
+        """Time one step."""
         start = time.perf_counter()
         results = self.step()
         elapsed = time.perf_counter() - start
@@ -67,7 +67,7 @@ class OrtStep:
         return elapsed
 
     def numbers(self) -> Arrays:
-        """The outputs by name."""
+        """Return the outputs by name."""
         results = self.step()
         if self.device == "cuda":
             results = self._binding.copy_outputs_to_cpu()
@@ -76,7 +76,7 @@ class OrtStep:
 
 
 def cpu_peak_bytes(model: Path, feeds: Path, threads: int) -> dict[str, int]:
-    """Most bytes at once in a run on the CPU, from the arena's events and what is outside of it.
+    """Return the most bytes at once in a run on the CPU, inside the arena (by its events) and outside.
 
     Both figures have the model's inputs and initializers in them (parameters, buffers, data). `peak`:
     bytes of tensors, as they were asked for. `with_scratch`: what the arena gave out at most, workspaces
@@ -115,7 +115,7 @@ def shares(model: Path, feeds: Path, threads: int) -> dict[str, float]:
 
 
 def product_seconds(rows: int, inner: int, columns: int, threads: int) -> float:
-    """Time one product of matrices in float32, the least of some runs: the runtime alone decides it."""
+    """Time one float32 matrix product, the least of several runs: the runtime alone determines it."""
     infos = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("a", (rows, inner)), ("b", (inner, columns)), ("c", (rows, columns)))

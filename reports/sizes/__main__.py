@@ -37,7 +37,7 @@ _STEP = "reports.sizes.step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What one row is about."""
+    """The subject of one row."""
 
     network: str
     optimizer: str
@@ -56,7 +56,7 @@ class Case:
         ]
 
     def row(self, model: Path, exported: Row, limit_s: float, *, analyze: bool) -> Row:
-        """Plan, and look at the report."""
+        """Plan, and measure the report."""
         given = self.arguments(model, limit_s)
         found = {"export": exported, "optimize": watched(_STEP, "optimize", *given)}
         row: Row = {**asdict(self), **found}
@@ -72,14 +72,14 @@ class Case:
 
 
 def cases(network: str, optimizer: str) -> Iterator[Case]:
-    """The rows of one file."""
+    """Return the cases of one file."""
     for batch in BATCHES[network]:
         for card in CARDS:
             yield Case(network=network, optimizer=optimizer, batch=batch, card=card)
 
 
 def measure(network: str, optimizer: str, limit_s: float) -> Iterator[Row]:
-    """The rows of one file, each as it is measured."""
+    """Yield the rows of one file, as they are measured."""
     with tempfile.TemporaryDirectory() as text:
         model = Path(text) / f"{network}.onnx"
         first = next(cases(network, optimizer))
@@ -92,7 +92,7 @@ def measure(network: str, optimizer: str, limit_s: float) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Measure, write."""
+    """Measure, and write the page."""
     parser = program("reports.sizes", __doc__)
     parser.add_argument("networks", nargs="*", choices=[*NETWORKS, []], help="default: all")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, help="default: without and with AdamW")

@@ -32,7 +32,7 @@ class Network:
     length: int = 0
 
     def step(self, batch: int) -> tuple[nn.Module, Inputs]:
-        """(the module, inputs of a step with labels), without a value in memory."""
+        """Return the module and the inputs of a step with labels, without values in memory."""
         import transformers
 
         config = getattr(transformers, self.config)(**self.sizes)

@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The report."""
+    """Return the report."""
     rows: Sequence[Row] = data["rows"]
     lines = [
         "# Sizes that people have",
@@ -141,7 +141,7 @@ def _plan(row: Row) -> str:
 
 
 def _arena(found: Mapping[str, Any]) -> str:
-    """A mark where ONNX Runtime's arena is predicted to need more than the live bytes that fit."""
+    """Mark a row whose predicted arena needs more than the live bytes that fit."""
     return " *" if any("arena is predicted to need more" in a for a in found["assumptions"]) else ""
 
 

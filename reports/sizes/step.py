@@ -17,7 +17,7 @@ Found = dict[str, Any]
 
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 _EXAMPLE_BATCH = 2
-"""Of the export; the batch stays symbolic."""
+"""The batch of the export, which stays symbolic."""
 
 
 def export(options: argparse.Namespace) -> Found:
@@ -44,7 +44,7 @@ def export(options: argparse.Namespace) -> Found:
 
 
 def analyze(options: argparse.Namespace) -> Found:
-    """What `planner analyze` does."""
+    """Run the work of `planner analyze`."""
     from planner import analyze as analyzed
 
     found = analyzed(
@@ -64,7 +64,7 @@ def analyze(options: argparse.Namespace) -> Found:
 
 
 def optimize(options: argparse.Namespace) -> Found:
-    """What `planner optimize --no-verify` does, and the figures of its plan."""
+    """Run the work of `planner optimize --no-verify`, and return the figures of its plan."""
     from planner import optimize as optimized
     from planner.errors import InfeasibleBudgetError
 
@@ -120,7 +120,7 @@ def optimize(options: argparse.Namespace) -> Found:
 
 
 def opened(options: argparse.Namespace) -> Found:
-    """Open the report in headless Chromium; `errors` is what its console said."""
+    """Open the report in headless Chromium; `errors` has its console's errors."""
     from playwright.sync_api import sync_playwright
 
     report = options.model.parent / "report.html"

@@ -15,7 +15,7 @@ _EACH_S = 0.25
 
 
 def watched(*arguments: str) -> dict[str, Any]:
-    """What a module prints last, as JSON, with `wall_s` and `held_bytes`.
+    """Run a module; return the JSON that it prints last, with `wall_s` and `held_bytes`.
 
     Memory is the sum of the resident pages of the process and all that it started, looked at four times a
     second; pages that several share are counted for each.
@@ -37,7 +37,7 @@ def watched(*arguments: str) -> dict[str, Any]:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that it started."""
+    """Return a process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -58,5 +58,5 @@ def _resident(pid: int) -> int:
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return ""

@@ -25,7 +25,7 @@ from reports.solver.tables import FOLDER, KEY, Row, key_of, markdown, rows_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a part, or write the tables."""
+    """Run a part of the measurements, or write the tables."""
     options = _options(arguments)
     if options.part != "tables":
         _measure(options)

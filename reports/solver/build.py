@@ -23,7 +23,7 @@ Mode = Literal["recompute", "swap", "both"]
 
 @dataclass(slots=True)
 class Builder:
-    """A problem in the making; operations are added in the base order."""
+    """A builder of a problem; operations are added in the base order."""
 
     ops: list[PlanOp] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Builder:
         *,
         recomputable: bool = True,
     ) -> tuple[int, ...]:
-        """Add an operation; returns the tensors it makes."""
+        """Add an operation, and return its output tensors."""
         index = OpIndex(len(self.ops))
         reads = tuple(TensorIndex(t) for t in dict.fromkeys(inputs))
         first = len(self.sizes)
@@ -65,7 +65,7 @@ class Builder:
         return outputs
 
     def problem(self, name: str, *, copy_bytes_per_s: tuple[float, float] = (0, 0)) -> Problem:
-        """The problem, with its own peak as its capacity.
+        """Return the problem, with its own peak as its capacity.
 
         Args:
             copy_bytes_per_s: to the host, and back.
@@ -93,12 +93,12 @@ class Builder:
 
 
 def base_actions(problem: Problem) -> list[Action]:
-    """Every operation once, in the base order."""
+    """Return every operation once, in the base order."""
     return [Action(kind=ActionKind.RUN, target=i) for i in range(len(problem.ops))]
 
 
 def base_peak(problem: Problem) -> int:
-    """Peak bytes of the base order, replayed."""
+    """Replay the base order, and return its peak in bytes."""
     return simulate(problem, base_actions(problem)).peak_bytes
 
 

@@ -62,7 +62,7 @@ def measure(
 
 
 def problems_of(models: Sequence[Path], instances: Path | None) -> Iterator[tuple[str, Problem]]:
-    """(which plans the bound covers, problem)."""
+    """Yield each problem, with the plans that its bound covers."""
     for model in models:
         problem = replace(real(model), overlap=False)
         order, _ = min_peak_order(problem, range(len(problem.ops)))
@@ -77,7 +77,7 @@ def problems_of(models: Sequence[Path], instances: Path | None) -> Iterator[tupl
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and write the rows one by one."""
+    """Measure, and write each row at once."""
     parser = program("reports.solver.least", __doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--instances", type=Path, metavar="FOLDER")

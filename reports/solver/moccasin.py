@@ -26,7 +26,7 @@ ORDER_SORTED = "networkx.topological_sort"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One published graph: the problem in its base order, and where that order comes from."""
+    """One published graph: the problem in its base order, and the order's source."""
 
     problem: Problem
     order_source: str

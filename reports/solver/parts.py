@@ -124,7 +124,7 @@ def _cases(
     options: Namespace,
     extra: dict[str, Any] | None = None,
 ) -> Iterator[Case]:
-    """One problem at one budget: every method, limit and kind of copies."""
+    """Return the cases of one problem at one budget: every method, limit and kind of copies."""
     peak = base_peak(problem)
     for copies in _kinds(mode, options):
         budgeted = with_budget(problem, percent, mode, overlap=copies == "overlapped")
@@ -149,7 +149,7 @@ def _key(
 
 
 def _kinds(mode: Mode, options: Namespace) -> list[str]:
-    """How copies run: not at all, beside the operations, and where asked one after the other."""
+    """Return the kinds of copies: none, beside the operations, and on request serial."""
     if mode == "recompute":
         return ["none"]
     return ["overlapped", "serial"] if options.serial else ["overlapped"]

@@ -14,7 +14,7 @@ ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
 
 def real(model: Path, *, hardware: str = "a100-40gb", order_limit_s: float = 20.0) -> Problem:
-    """The problem of a model's training step, its peak as its capacity.
+    """Return the problem of a model's training step, with its peak as its capacity.
 
     Durations and copy bandwidths are the profile's; buffers are rounded up as ONNX Runtime's arena
     does. Kernels' workspace is that of the CPU's, the only one known.

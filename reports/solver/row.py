@@ -156,7 +156,7 @@ _SOLVERS = {method: _planner if method == "planner" else _baseline for method in
 def judged(
     problem: Problem, actions: Sequence[Action], claimed_us: float, bound_us: float | None
 ) -> Row:
-    """What the simulator says of a plan, or the `error` for which it is refused."""
+    """Return the simulator's figures of a plan, or the `error` for which it is refused."""
     try:
         replay: Replay = simulate(problem, actions)
     except InvalidScheduleError as error:
@@ -182,7 +182,7 @@ def _peak_rss_mib() -> int:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the command line; see the module."""
     method, limit_s, workers, seed, *paths = sys.argv[1:]
     row = run(
         [read_problem(Path(path)) for path in paths],

@@ -37,7 +37,7 @@ PAGE = 4096
 
 
 def synthetic(family: str, operations: int) -> Problem:
-    """The problem of a family with about so many operations, its peak as its capacity.
+    """Build a family's problem with about the given number of operations; the capacity is its peak.
 
     Raises:
         ValueError: no such family.
@@ -69,7 +69,7 @@ def irregular(operations: int, *, seed: int = 0) -> Problem:
 
 
 class Training:
-    """A network written forward, layer by layer; `backward` adds what its gradients take.
+    """A network written forward, layer by layer; `backward` adds the operations of its gradients.
 
     Every layer leaves a function that, when the tape is run backwards, turns the gradient of its
     output into that of its input; gradients that meet are added.
@@ -85,7 +85,7 @@ class Training:
         self.gradient: dict[int, int] = {}
 
     def size(self, tensor: int) -> int:
-        """Bytes of a tensor."""
+        """Return the bytes of a tensor."""
         return self.builder.sizes[tensor]
 
     def op(
@@ -97,7 +97,7 @@ class Training:
         flops: float = 0.0,
         recomputable: bool = True,
     ) -> tuple[int, ...]:
-        """One operation; its duration is the roofline's."""
+        """Add one operation, with the roofline's duration."""
         moved = sum(output_bytes) + sum(self.size(t) for t in inputs)
         time_us = max(flops / self.flops_per_us, moved / self.bytes_per_us)
         return self.builder.op(
@@ -109,14 +109,14 @@ class Training:
         )
 
     def pass_back(self, tensor: int, gradient: int, name: str) -> None:
-        """`gradient` is (a part of) the gradient of `tensor`."""
+        """Pass back `gradient` as (a part of) the gradient of `tensor`."""
         other = self.gradient.get(tensor)
         if other is not None:
             (gradient,) = self.op(f"{name}.sum", (other, gradient), (self.size(tensor),))
         self.gradient[tensor] = gradient
 
     def elementwise(self, name: str, x: int, *, saves: str = "") -> int:
-        """One input, one output of its size; backward reads `"x"`, `"y"` or nothing of these."""
+        """Add an operation whose output has its input's size; backward reads `"x"`, `"y"` or neither."""
         (y,) = self.op(name, (x,), (self.size(x),))
         saved = {"x": (x,), "y": (y,), "": ()}[saves]
 
@@ -128,13 +128,13 @@ class Training:
         return y
 
     def weighted(self, name: str, x: int, output_bytes: int, flops: float) -> int:
-        """A convolution or a product with a parameter; its two gradients cost as much each."""
+        """Add a convolution or a product with a parameter; each of its two gradients costs as much."""
         (y,) = self.op(name, (x,), (output_bytes,), flops=flops)
 
         def back() -> None:
             g = self.gradient[y]
             self.op(f"{name}.wgrad", (g, x), flops=flops, recomputable=False)
-            if self.builder.producers[x]:  # nothing wants the gradient of the data
+            if self.builder.producers[x]:  # nothing reads the gradient of the data
                 (gx,) = self.op(f"{name}.dgrad", (g,), (self.size(x),), flops=flops)
                 self.pass_back(x, gx, name)
 
@@ -142,7 +142,7 @@ class Training:
         return y
 
     def normalize(self, name: str, x: int, groups: int) -> int:
-        """Layer or batch normalization over `groups` means and variances (fp32)."""
+        """Add a layer or batch normalization with `groups` means and variances (fp32)."""
         y, statistics = self.op(name, (x,), (self.size(x), 8 * groups))
 
         def back() -> None:
@@ -153,7 +153,7 @@ class Training:
         return y
 
     def product(self, name: str, a: int, b: int, output_bytes: int, flops: float) -> int:
-        """A product of two activations."""
+        """Add a product of two activations."""
         (y,) = self.op(name, (a, b), (output_bytes,), flops=flops)
 
         def back() -> None:
@@ -166,7 +166,7 @@ class Training:
         return y
 
     def add(self, name: str, a: int, b: int) -> int:
-        """A residual: its gradient is that of both inputs."""
+        """Add a residual: both inputs have its gradient."""
         (y,) = self.op(name, (a, b), (self.size(a),))
 
         def back() -> None:
@@ -177,7 +177,7 @@ class Training:
         return y
 
     def split(self, name: str, x: int, parts: int) -> tuple[int, ...]:
-        """Equal parts, each in a buffer of its own; backward joins their gradients."""
+        """Split into equal parts, each in its own buffer; backward joins their gradients."""
         ys = self.op(name, (x,), (self.size(x) // parts,) * parts)
 
         def back() -> None:
@@ -188,7 +188,7 @@ class Training:
         return ys
 
     def resize(self, name: str, x: int, output_bytes: int, *, saves_input: bool = False) -> int:
-        """Pooling and the like; backward reads the gradient and perhaps the input."""
+        """Add a pooling or similar operation; backward reads the gradient and perhaps the input."""
         (y,) = self.op(name, (x,), (output_bytes,))
 
         def back() -> None:
@@ -200,7 +200,7 @@ class Training:
         return y
 
     def problem(self, name: str, logits: int) -> Problem:
-        """Cross entropy of `logits` (it keeps the probabilities), then everything backwards."""
+        """Add the cross entropy of `logits` (it keeps the probabilities), then the backward pass."""
         loss, probabilities = self.op("loss", (logits,), (4, self.size(logits)))
         self.builder.to_end.add(loss)
         (self.gradient[logits],) = self.op("loss.grad", (probabilities,), (self.size(logits),))

@@ -88,7 +88,7 @@ _THEIR_CODE = {
     ("fcn_8_vgg train", 90): "the optimum, 19 s",
     ("ResNet50 train", 90): "no plan in 200 s",
 }
-"""Only what was run: the other cases were not."""
+"""Results by case; only these cases were run."""
 
 _PUBLISHED = {
     ("random layered n250", 90): ("0.9%, 55 s", "0.9%, 685 s"),
@@ -107,17 +107,17 @@ cores."""
 
 
 def rows_of(part: str, folder: Path = FOLDER) -> list[Row]:
-    """The rows of a part that were measured so far."""
+    """Return the rows of a part that were measured so far."""
     return read_rows(folder / f"{part}.json", [])
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    """What tells the rows of a part apart."""
+    """Return the key that distinguishes the rows of a part."""
     return tuple(row[name] for name in KEY)
 
 
 def markdown(folder: Path = FOLDER) -> str:
-    """The report, of the parts that have rows in `folder`."""
+    """Return the report on the parts that have rows in `folder`."""
     parts = [_HEAD]
     if rows := rows_of("moccasin", folder):
         parts.append("\n".join((_MOCCASIN, _versus(rows, "MOCCASIN's model", _their_figures))))
@@ -145,7 +145,7 @@ def markdown(folder: Path = FOLDER) -> str:
 
 
 def _engines(rows: list[Row]) -> str:
-    """The section on engines; empty where no row is planner's own."""
+    """Return the section on engines; empty if no row is planner's own."""
     ours = [row for row in rows if row["method"] == "planner" and "error" not in row]
     finals = Counter(row["engine"] for row in ours if "added" in row)
     counted = [row for row in ours if "engines" in row]
@@ -195,7 +195,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _versus(rows: list[Row], name: str, extra: Callable[[Row], list[str]] | None = None) -> str:
-    """planner's row beside that of each other method."""
+    """Pair planner's row with that of each other method."""
     cases: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row["limit_s"], row.get("ops", 0))):
         cases.setdefault((row["instance"], row["percent"], row["limit_s"]), []).append(row)
@@ -216,7 +216,7 @@ def _versus(rows: list[Row], name: str, extra: Callable[[Row], list[str]] | None
 
 
 def _done_sooner(rows: list[Row], case: Row) -> list[Row]:
-    """What another method proved within a shorter limit: more time changes nothing."""
+    """Return another method's proved results within a shorter limit: more time changes nothing."""
     return [
         row
         for row in rows

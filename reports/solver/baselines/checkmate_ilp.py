@@ -163,7 +163,7 @@ class _Model:
         return self.model.add_integer_variable(lb=float(first), ub=float(first or again))
 
     def _kept(self, stage: int) -> dict[int, mathopt.Variable]:
-        """Whether each tensor made before the stage is in memory as it starts."""
+        """Return whether each tensor made before the stage is in memory at its start."""
         return {
             i: self.model.add_integer_variable(lb=float(t.to_end), ub=1.0)
             for i, t in enumerate(self.problem.tensors)
@@ -216,7 +216,7 @@ class _Model:
         return free
 
     def actions(self, result: mathopt.SolveResult) -> list[Action]:
-        """Stage by stage, in the base order."""
+        """Return the plan's actions, stage by stage in the base order."""
         values = result.variable_values()
         return [
             Action(kind=ActionKind.RUN, target=k)

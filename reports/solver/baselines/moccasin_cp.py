@@ -39,7 +39,7 @@ _COST_UNITS = 10_000_000
 def solve_moccasin(
     problem: Problem, *, time_limit_s: float, workers: int = 2, seed: int = 0
 ) -> Outcome:
-    """Both phases within the time limit.
+    """Solve both phases within the time limit.
 
     Args:
         problem: one tensor an operation, no workspace, nothing in place; swaps are not used.
@@ -106,7 +106,7 @@ def _check(problem: Problem) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """`active` is None for the first interval, which always is."""
+    """An interval of a tensor; `active` is None for the first one, which is always active."""
 
     start: cp_model.IntVar | int
     end: cp_model.IntVar
@@ -196,11 +196,11 @@ class _Model:
         return peak
 
     def minimize_peak(self) -> None:
-        """Phase 1."""
+        """Run phase 1: minimize the peak."""
         self.cp.minimize(self.peak)
 
     def minimize_time(self, solver: cp_model.CpSolver) -> None:
-        """Phase 2, from the plan that `solver` has."""
+        """Run phase 2: minimize the time, starting from the plan in `solver`."""
         values = [
             (v, solver.value(v))
             for v in map(self.cp.get_int_var_from_proto_index, range(len(self.cp.proto.variables)))
@@ -219,11 +219,11 @@ class _Model:
         )
 
     def time_us(self, solver: cp_model.CpSolver) -> float:
-        """Total duration of the solver's plan."""
+        """Return the total duration of the solver's plan."""
         return sum(self.problem.ops[a.target].duration_us for a in self.actions(solver))
 
     def actions(self, solver: cp_model.CpSolver) -> list[Action]:
-        """Active intervals by their starts."""
+        """Return the plan's actions: active intervals by their starts."""
         runs = [
             (solver.value(interval.start), k)
             for k, own in enumerate(self.intervals)
