@@ -61,7 +61,7 @@ class Disk:
 
     @property
     def least_bytes(self) -> int:
-        """The least bytes worth a swap: smaller tensors spend most of the copy's time on latency."""
+        """The least bytes worth a swap; smaller tensors spend most of the copy's time on latency."""
         return int(self.latency_us * max(self.write_bytes_per_s, self.read_bytes_per_s) / 1e6)
 
     @property

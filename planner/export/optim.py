@@ -47,7 +47,7 @@ class Trained:
 
     @property
     def wide(self) -> np.dtype:
-        """Type that the update is computed in: float32 for half types, else the parameter's own."""
+        """Type that the update is computed in; float32 for half types, else the parameter's own."""
         return _WIDE if self.dtype.itemsize < _WIDE.itemsize else self.dtype
 
 

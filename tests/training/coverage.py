@@ -32,6 +32,10 @@ Key = tuple[str, str, int]
 EXPANDED = frozenset({"DivGrad"})
 """Operators without a CPU kernel, that ONNX Runtime runs as the nodes of their definition."""
 
+BLOCKED = "com.microsoft.nchwc"
+"""Domain of convolutions and pools in blocks of channels, which ONNX Runtime's optimizers write on some
+processors: in place only as contrib_ops/cpu/nchwc_ops.cc says, and so in the operator table."""
+
 LOSSES = ("CrossEntropyLoss", "MSELoss", "BCEWithLogitsLoss", "L1Loss")
 
 
@@ -65,6 +69,7 @@ def covered(key: Key) -> Covered:
         effect=effect_of(op_type, domain, {}, training=True).is_known,
         in_place=(domain, op_type) in measured
         or op_type in EXPANDED
+        or domain == BLOCKED
         or shares[0] is not None
         or bool(shares[1]),
     )

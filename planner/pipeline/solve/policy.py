@@ -111,7 +111,7 @@ class SolvePolicy:
     unknown_pin_us: float = 1.0
     again_orders: int = 4
     worth_per_s: float = 1e-4
-    least_peak_s: float = 1.0
+    least_peak_s: float = 2.0
     held_tries: int = 4
     held_step: float = 1.003
     least_of_all_s: float = 30.0
