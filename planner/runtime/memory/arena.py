@@ -394,6 +394,27 @@ def packable_bytes(graph: TrainingGraph) -> int:
     )
 
 
+def small_packed_sizes(graph: TrainingGraph) -> tuple[int, ...]:
+    """Return the most bytes that each kernel packs of a small initializer, besides `packable_bytes`.
+
+    A packed matrix has its columns rounded up to 16 (`MlasGemmPackBSize`, core/mlas/lib/sgemm.cpp); which
+    axis holds the columns depends on the node, so the larger of both counts. Kernels share equal packed
+    matrices later, but each has its own while a session is created, and any of them may stay.
+    """
+    return tuple(
+        max(_packed(t.bytes, columns) for columns in t.shape[-2:])
+        for t in graph.tensors
+        if t.is_initializer and 0 < t.bytes <= RESERVED_LIMIT and len(t.shape) >= 2
+        for op in t.consumers
+        if _packs(graph.operations[op])
+    )
+
+
+def _packed(size_bytes: int, columns: int) -> int:
+    """Return the bytes of a packed matrix, or stack of matrices."""
+    return size_bytes // columns * (-(-columns // 16) * 16)
+
+
 def reserved_bytes(graph: TrainingGraph) -> int:
     """Return the bytes of the initializers that the session copies into the arena, without rounding."""
     return sum(_reserved_sizes(graph))

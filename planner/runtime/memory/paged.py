@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from planner.graph.model import OpId, TrainingGraph
 from planner.onnxio.kinds import PAGE_BYTES
 from planner.results import ArenaForecast
-from planner.runtime.memory.arena import beside_bytes, demand_under_cap, run_step
+from planner.runtime.memory.arena import (
+    beside_bytes,
+    demand_under_cap,
+    run_step,
+    small_packed_sizes,
+)
 
 PIECE_BYTES = 64
 """Buffers that share a page are rounded up to this (planner/native/host_pages.cpp, `piece_bytes`)."""
@@ -138,7 +143,7 @@ def pool_bytes(
     """
     demand = demand_under_cap(graph, order, threads=threads, host_in_arena=host_in_pool)
     pool = PagedPool(page_bytes=page_bytes)
-    for size in (*demand.reserved, *demand.fed):
+    for size in (*demand.reserved, *small_packed_sizes(graph), *demand.fed):
         pool.allocate(size)
     run_step(order, graph, demand, pool)
     return pool.held
