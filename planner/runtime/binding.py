@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 
 from planner.errors import ModelError, UsageError
 from planner.files.reading import closest
+from planner.runtime.arrays import array_of, storable
 from planner.runtime.messages import first_line
 from planner.targets import HOST, devices
 
@@ -309,7 +310,7 @@ class Bound:
         found = dict(
             zip([*names, *self._stays, *self._results], binding.get_outputs(), strict=True)
         )
-        return {n: made[n] if n in made else found[n].numpy() for n in self._results}
+        return {n: made[n] if n in made else array_of(found[n]) for n in self._results}
 
     def values(self) -> dict[str, Array]:
         """Return copies of the values that the next step reads, by the names of their inputs."""
@@ -411,8 +412,3 @@ def _page_locked(array: Array) -> Array | None:
 
     memory = page_locked(array.nbytes) if is_built() and array.nbytes else None
     return None if memory is None else np.ndarray(array.shape, array.dtype, memory)
-
-
-def storable(array: Array) -> Array:
-    """Return a view of the same memory with an element type that ONNX Runtime takes from NumPy."""
-    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")

@@ -28,6 +28,7 @@ from planner.errors import ModelError
 from planner.files.reading import MAX_BYTES, shown
 from planner.files.structuring import read_json
 from planner.files.temporary import temporary_folder
+from planner.runtime.arrays import run_arrays
 from planner.runtime.messages import explain, first_line
 from planner.runtime.options import DEFAULT, Opening
 from planner.runtime.swapping import register_for
@@ -147,7 +148,7 @@ def run_session(
 ) -> list[npt.NDArray[Any]]:
     """Run a session once; an error of ONNX Runtime becomes a `ModelError` with its first line."""
     try:
-        results: list[Any] = list(session.run(None, dict(inputs), run_options))
+        results: list[Any] = run_arrays(session, inputs, run_options=run_options)
     except Exception as error:
         raise ModelError(
             f"ONNX Runtime could not run the model: {first_line(error)}; where other inputs run it, give "

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from planner.errors import ModelError, UsageError
 from planner.onnxio.dims import dims_of
 from planner.onnxio.load import read_model
+from planner.runtime.arrays import is_narrow
 from planner.runtime.feeds.npz import read_arrays
 from planner.runtime.feeds.sidecar import read_recipes, recipe_of
 from planner.runtime.timing import available_bytes
@@ -87,7 +88,7 @@ def input_specs(model_path: Path) -> tuple[RunInput, ...]:
         if value.dtype is None or value.shape is None:
             raise ModelError(f"input {name!r} is not a tensor with a shape; it cannot be fed")
         dtype = np.dtype(np.str_) if value.dtype == ir.DataType.STRING else value.dtype.numpy()
-        if dtype.kind not in "fiubcU":
+        if dtype.kind not in "fiubcU" and not is_narrow(dtype):
             raise ModelError(f"input {name!r} is {value.dtype.name}: {_UNFEEDABLE}")
         shape = tuple(d for d in dims_of(value) if d is not None)
         specs.append(RunInput(name=name, dtype=dtype, dims=shape))
@@ -145,11 +146,16 @@ def _from_npz(specs: tuple[RunInput, ...], dims: Mapping[str, int], path: Path) 
 
     def check(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         spec = by_name[name]
-        if dtype != spec.dtype and not dtype.kind == spec.dtype.kind == "U":
+        is_raw = (
+            dtype.kind == "V" and dtype.itemsize == spec.dtype.itemsize
+        )  # as numpy.savez leaves it
+        is_same = is_raw if is_narrow(spec.dtype) else dtype.kind == spec.dtype.kind == "U"
+        if dtype != spec.dtype and not is_same:
             raise UsageError(f"{path}: input {name!r} is {dtype}, the model wants {spec.dtype}")
         _check_shape(spec, shape, dims, str(path))
 
-    return read_arrays(path, by_name, check)
+    arrays = read_arrays(path, by_name, check)
+    return {n: a.view(by_name[n].dtype) if a.dtype.kind == "V" else a for n, a in arrays.items()}
 
 
 def _from_sidecar(

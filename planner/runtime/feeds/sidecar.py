@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import ml_dtypes
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown
 from planner.files.structuring import Source, read_json, structured
+from planner.runtime.arrays import is_narrow
 
 Array = npt.NDArray[Any]
 
@@ -134,7 +136,7 @@ def _dtype(name: str, where: str) -> np.dtype[Any]:
         dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):
         dtype = np.dtype(object)
-    if dtype.kind not in "fiubc":
+    if dtype.kind not in "fiubc" and not is_narrow(dtype):
         raise UsageError(f"{where}: dtype {shown(name)} is no type of numbers of numpy's")
     return dtype
 
@@ -147,7 +149,7 @@ def _check_within(low: float, high: float, dtype: np.dtype[Any], where: str) -> 
     elif dtype.kind == "b":
         fits = low >= 0 and high <= 1
     else:
-        most = float(np.finfo(dtype).max)
+        most = float(ml_dtypes.finfo(dtype).max)
         fits = -most <= low and high <= most
     if not fits:
         raise UsageError(f"{where}: values from {shown(low)} to {shown(high)} do not fit {dtype}")

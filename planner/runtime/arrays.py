@@ -1,0 +1,113 @@
+"""Runs of a session on NumPy arrays of every tensor type.
+
+`InferenceSession.run` exchanges no bfloat16 and no float8 with NumPy
+(onnxruntime/python/onnxruntime_pybind_mlvalue.cc). Here such arrays have the types of `ml_dtypes`, and
+their bytes are handed over as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Array = npt.NDArray[Any]
+
+_DTYPES: dict[int, np.dtype[Any]] = {
+    TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+}
+"""By ONNX's number of an element type, the type of its arrays."""
+
+
+def run_arrays(
+    session: ort.InferenceSession,
+    feeds: Mapping[str, Array],
+    names: Sequence[str] | None = None,
+    run_options: ort.RunOptions | None = None,
+) -> list[Any]:
+    """Run a session once on the CPU; return its results as `session.run` does.
+
+    Args:
+        feeds: by input name. For a type that NumPy lacks, raw elements of the same size will do, as
+            `numpy.load` returns them.
+        names: of the results; by default all outputs.
+
+    Raises:
+        TypeError: an array has another element type than its input of a type that NumPy lacks. What
+            `session.run` raises is raised, too.
+    """
+    given, made = session.get_inputs(), session.get_outputs()
+    names = [item.name for item in made] if names is None else list(names)
+    strange = {item.name: number for item in given if (number := _strange(item.type))}
+    asked = {item.name for item in made if _strange(item.type)} & set(names)
+    if not strange and not asked:
+        return list(session.run(names, dict(feeds), run_options))
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, _value(name, array, strange.get(name)))
+    for name in names:
+        binding.bind_output(name)
+    session.run_with_iobinding(binding, run_options)
+    return [array_of(value) for value in binding.get_outputs()]
+
+
+def array_of(value: Any) -> Array:
+    """Return a copy of an `OrtValue` on the host."""
+    number = _strange(value.data_type())
+    if number is None:
+        return np.array(value.numpy())
+    made = np.empty(value.shape(), _DTYPES[number])
+    ctypes.memmove(made.ctypes.data, value.data_ptr(), made.nbytes)
+    return made
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Tell whether it is one of the floats that `ml_dtypes` adds to NumPy and ONNX Runtime has."""
+    return dtype in _DTYPES.values()
+
+
+def storable(array: Array) -> Array:
+    """Return a view of the same memory with an element type that ONNX Runtime takes from NumPy."""
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+
+
+def _strange(kind: str) -> int | None:
+    """Return ONNX's number of a tensor's element type if ONNX Runtime does not exchange it with NumPy.
+
+    Args:
+        kind: as ONNX Runtime names it: `tensor(bfloat16)`.
+    """
+    number: int = getattr(TensorProto, kind.removeprefix("tensor(").removesuffix(")").upper(), 0)
+    return number if number in _DTYPES else None
+
+
+def _value(name: str, array: Array, number: int | None) -> Any:
+    """Return an `OrtValue` of the array's elements.
+
+    Args:
+        number: ONNX's number of its element type if NumPy lacks it; otherwise None.
+    """
+    import onnxruntime as ort
+
+    if number is None:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    dtype = _DTYPES[number]
+    is_raw = array.dtype.kind in "Vu" and array.dtype.itemsize == dtype.itemsize
+    if array.dtype != dtype and not is_raw:
+        raise TypeError(
+            f"input {name!r} is an array of {array.dtype}, and the session reads {dtype}"
+        )
+    plain = np.ascontiguousarray(array).view(f"u{dtype.itemsize}")
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, number)
