@@ -22,11 +22,13 @@ def apply(
     time_limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", metavar="SECONDS", help="Time for a plan that is made again here."
+            "--time-limit",
+            metavar="SECONDS",
+            help="Time limit for a plan that is made again on this machine.",
         ),
     ] = 20.0,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not run what was planned again.")
+        bool, typer.Option("--no-verify", help="Do not verify a plan that was made again.")
     ] = False,
     json: o.Json = False,
     force: o.Force = False,

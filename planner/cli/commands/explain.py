@@ -21,7 +21,10 @@ def explain(
         str, typer.Option("--tensor", metavar="NAME", help="The tensor.", show_default=False)
     ],
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the prices.")
+        float,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", help="Time limit for computing the prices."
+        ),
     ] = 20.0,
     asked: o.Said,
     json: o.Json = False,

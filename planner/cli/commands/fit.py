@@ -32,7 +32,8 @@ def fit(
         typer.Option(
             "--hardware",
             metavar="NAME|FILE.toml|all",
-            help="Hardware profile; several with commas, or repeated; all: every device that ships.",
+            help="Hardware profile; separate several with commas, or repeat it; all: every "
+            "profile that ships.",
             autocompletion=shipped_hardware,
             rich_help_panel=TARGET,
         ),
@@ -116,7 +117,9 @@ def _graph_of(model: Path, asked: o.Said, report: Progress) -> Iterator[_Graph]:
     dims = dict(asked["dims"] or {})
     batch, seq = dims.pop(BATCH, [1]), dims.pop(SEQ, None)
     if seq is not None and len(seq) != 1:
-        raise UsageError(f"--dim {SEQ} has one size in a graph of hf:CONFIG; the batch has several")
+        raise UsageError(
+            f"--dim {SEQ} takes one size in a graph of hf:CONFIG; only the batch takes several"
+        )
     if report:
         report(f"tracing {source}")
     fixed = {name: sizes[0] for name, sizes in dims.items() if sizes} | (

@@ -33,7 +33,8 @@ class WrittenFiles:
         Literal["fast", "thorough", "none"] | None,
         typer.Option(
             "--verify",
-            help="How to run both models: once each, more and at all levels, or not [fast].",
+            help="How to verify: run each model once, run them repeatedly and at all levels, or "
+            "not at all [fast].",
             show_default=False,
             rich_help_panel=VERIFICATION,
         ),
@@ -158,8 +159,8 @@ def _check_card(asked: o.Said) -> None:
     card = card_of(asked["device"], asked["hardware"])
     if card is None:
         raise UsageError(
-            "give a --budget, such as 16GB or 60%, a --max-slowdown, such as 5%, or both; or --device "
-            "and --hardware of a GPU, whose memory is the budget then"
+            "give a --budget, such as 16GB or 60%, a --max-slowdown, such as 5%, or both; or "
+            "give --device and --hardware of a GPU, whose memory is then the budget"
         )
     set_aside(card, asked["reserve"])
 

@@ -24,7 +24,9 @@ def problem(
     asked: o.Said,
     order: Annotated[
         Literal["default", "best"],
-        typer.Option("--order", help="ONNX Runtime's own order, or the best that planner finds."),
+        typer.Option(
+            "--order", help="Use ONNX Runtime's own order, or the best order that planner finds."
+        ),
     ] = "default",
     force: o.Force = False,
 ) -> None:

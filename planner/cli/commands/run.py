@@ -25,7 +25,8 @@ ScriptName = Annotated[
     typer.Argument(metavar="SCRIPT", help="The script, or with -m a module.", show_default=False),
 ]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="The script's own arguments.", show_default=False),
 ]
 
 
@@ -38,7 +39,8 @@ class Plans:
         typer.Option(
             "--budget",
             metavar="SIZE",
-            help="Plan models that planner has not written: 16GB, 12GiB, or 60% of a model's own peak.",
+            help="Budget for models that planner has not written: 16GB, 12GiB, or 60% of a "
+            "model's own peak.",
             show_default=False,
         ),
     ] = None
@@ -47,7 +49,7 @@ class Plans:
         typer.Option(
             "--plan",
             metavar="FILE",
-            help="Open the model that this plan belongs to as the plan says (repeatable).",
+            help="Apply this plan to the model that it was made for (repeatable).",
             show_default=False,
         ),
     ] = None
@@ -55,13 +57,13 @@ class Plans:
     device: Annotated[
         Device | None,
         typer.Option(
-            "--device", help="What models are planned for [the device that a session opens on]."
+            "--device", help="Device to plan models for [the device that a session opens on]."
         ),
     ] = None
     time_limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", metavar="SECONDS", help="Time for finding the plan of one model."
+            "--time-limit", metavar="SECONDS", help="Time limit for the search, for each model."
         ),
     ] = 60.0
     no_verify: Annotated[
@@ -72,7 +74,7 @@ class Plans:
         typer.Option(
             "--pool",
             metavar="SIZE",
-            help="Memory of sessions on files of planner's: a pool of exactly so many bytes (CPU).",
+            help="Open files that planner wrote in a memory pool of exactly this size (CPU).",
             show_default=False,
         ),
     ] = None
@@ -81,19 +83,19 @@ class Plans:
         typer.Option(
             "--disk",
             metavar="DIR",
-            help="The folder for swaps of files that were planned for a disk (CPU); plans of --budget "
-            "swap there [PLANNER_DISK, TMPDIR or /var/tmp].",
+            help="Folder for swaps of files that were planned for a disk (CPU); plans made for "
+            "--budget swap there too [PLANNER_DISK, TMPDIR or /var/tmp].",
             show_default=False,
         ),
     ] = None
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Raise an error in the script where a line would be printed."
+            "--strict", help="Raise an error in the script instead of printing a warning."
         ),
     ] = False
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what was done to each session, on stderr.")
+        bool, typer.Option("--explain", help="Print on stderr what was done to each session.")
     ] = False
 
     def wanted(self, dims: Mapping[str, int]) -> Wanted:

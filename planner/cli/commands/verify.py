@@ -24,7 +24,7 @@ def verify(
     *,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="The plan, to compare order and bytes with."),
+        typer.Option("--plan", metavar="FILE", help="The plan whose order and bytes are checked."),
     ] = None,
     asked: o.Said,
     fast: Annotated[
