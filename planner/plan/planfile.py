@@ -439,8 +439,8 @@ def _faults(plan: Plan) -> Iterator[str]:
         before = seen[action.kind, action.target]
         if action.copy != before:
             yield (
-                f"action {i} ({action.kind} {shown(action.target)}) is counted as copy "
-                f"{shown(action.copy)}, and {before} come before it"
+                f"action {i} ({action.kind} {shown(action.target)}) says it is copy "
+                f"{shown(action.copy)}, and {before} copies come before it"
             )
         seen[action.kind, action.target] += 1
     for i, decision in enumerate(plan.decisions):

@@ -81,7 +81,7 @@ def exported(module: nn.Module, loss: Any = f.cross_entropy) -> Any:
 )
 def test_what_changes_once_enough_is_counted_is_refused_by_name(where: str, name: str) -> None:
     module = Counts(lambda n: n > 50, where)
-    with pytest.raises(OtherStep, match=rf"100 steps later, with what it counts \({name}\)"):
+    with pytest.raises(OtherStep, match=rf"100 more steps, with its counters \({name}\)"):
         exported(module)
     assert (module.n, len(module.calls), module.table["n"], module.held.n) == (0, 0, 0, 0)
 

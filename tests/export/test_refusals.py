@@ -107,7 +107,7 @@ class Making(nn.Module):
 @pytest.mark.parametrize("kind", [nn.Parameter, nn.Buffer])
 def test_a_tensor_that_is_registered_at_the_first_call(kind: Any) -> None:
     module = Making(kind)
-    with pytest.raises(ExportError, match="makes 'made' as it first runs: run the module once"):
+    with pytest.raises(ExportError, match="creates 'made' in its first run: run the module once"):
         exported(module)
     module(X)
     assert "empty" in exported(module, optimizer="adamw").parameters

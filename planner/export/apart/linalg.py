@@ -34,8 +34,9 @@ def _size(a: Tensor, what: str) -> int:
         line = line_of_user(traceback.extract_stack())
         where = f", at {line}" if line else ""
         raise ExportError(
-            f"{what} of {list(a.shape)}{where}: it is written out, as ONNX has no such operator, "
-            f"for real matrices of up to {LARGEST} rows; compute it outside, and pass it as an input"
+            f"{what} of {list(a.shape)}{where}: ONNX has no such operator, and planner writes it "
+            f"out only for real matrices of up to {LARGEST} rows; compute it outside the step, "
+            "and pass it as an input"
         )
     return n
 

@@ -137,14 +137,14 @@ def _find(name: str, prepared: Prepared) -> Tensor:
     hint = closest(name, names, "names are", most=_CLOSEST)
     if name in {t.name for t in prepared.baseline.graph.tensors} and prepared.fuse != "none":
         raise UsageError(
-            f"tensor {name!r} is worked out inside of a fused node (--fuse {prepared.fuse}), and nobody "
-            f"stores it{hint}"
+            f"tensor {name!r} is computed inside a fused node (--fuse {prepared.fuse}) and never "
+            f"stored{hint}"
         )
     values = {str(v.name) for node in prepared.loaded.model.graph for v in node.outputs}
     if name in values:
         raise UsageError(
-            f"the plan knows no tensor {name!r}: ONNX Runtime's optimizers leave none of that name "
-            f"(fused, merged or folded){hint}"
+            f"the planned graph has no tensor {name!r}: ONNX Runtime's optimizers fused, merged "
+            f"or folded it{hint}"
         )
     raise UsageError(f"the model has no tensor {name!r}{hint}")
 
