@@ -217,6 +217,12 @@ class Rules:
         return kinds[0]
 
     def scattered(self, node: ir.Node, kinds: list[Known]) -> Known:
+        """Return what is known of scattered updates.
+
+        A result without a batch axis, such as the gradient of an embedding, is a total if the rows
+        of all samples are added to zeros. A result with one has the share of its inputs if the
+        indices move nothing along that axis.
+        """
         _plain(kinds[1:2])
         data, out = str(node.inputs[0].name) if node.inputs[0] else "", str(node.outputs[0].name)
         axis = self.flow.axis.get(out)

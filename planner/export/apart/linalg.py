@@ -116,6 +116,8 @@ class _Cholesky(_Spelled):
 
     @staticmethod
     def backward(ctx: Any, d_lower: Tensor, d_inverse: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # A = L L^T and J = L^-1. With dL' = dL - J^T dJ J^T the symmetric gradient of A is that of
+        # J^T P(L^T dL') J, where P keeps the lower triangle and halves the diagonal.
         lower, inverse = ctx.saved_tensors
         turned = _mirrored(inverse)
         d_lower = d_lower - turned @ d_inverse @ turned
