@@ -29,7 +29,7 @@ def explain(
     asked: o.Said,
     json: o.Json = False,
 ) -> None:
-    """Show what a plan does with one tensor: where it is, what was weighed, what its bytes are worth.
+    """Show what a plan does with one tensor: where it is, its alternatives, and the price of its bytes.
 
     \b
     Examples:

@@ -178,17 +178,17 @@ def export(
     the loss itself, alone or as .loss.
 
     The graph is compared with PyTorch's own step: at the example inputs, and at other inputs and
-    parameters, over three steps. What is not the same is an error.
+    parameters, over three steps. A difference is an error.
 
     Needs PyTorch: pip install "onnx-planner[torch]".
 
-    hf:CONFIG is a model of transformers by its configuration alone, without weights: a config.json, its
-    folder, or a kind (hf:gpt2). --dim batch=8 --dim seq=512 are its sizes; such a graph is planned, and
-    its parameters are yours to feed.
+    hf:CONFIG is a transformers configuration without weights: a config.json, its folder, or a model type
+    (hf:gpt2). --dim batch=8 --dim seq=512 give its sizes. The graph can be planned as it is; to run it,
+    feed the parameters.
 
     MODEL.onnx is a forward model, differentiated without PyTorch: pip install "onnx-planner[onnxsim]".
-    Its weights become inputs; FILE.initial.npz has what they start from. Normalizations keep their
-    statistics, and no dropout comes back.
+    Its weights become inputs, and FILE.initial.npz has their initial values. Normalizations keep their
+    statistics, and dropout is not restored.
 
     \b
     A step, in train.py:

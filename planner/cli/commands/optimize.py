@@ -96,8 +96,8 @@ class WrittenFiles:
 def optimize(model: o.Model, *, asked: o.Said, wanted: WrittenFiles) -> None:
     """Rewrite a model so that it stays within a memory budget, and prove it on ONNX Runtime.
 
-    Writes the rewritten model, the plan (JSON) and a report (one HTML file). Ctrl-C ends the search for
-    a plan: the best one so far is taken, where there is one.
+    Writes the rewritten model, the plan (JSON) and a report (one HTML file). Ctrl-C ends the search
+    and takes the best plan so far, if there is one.
 
     \b
     Examples:

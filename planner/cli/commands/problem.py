@@ -32,7 +32,7 @@ def problem(
 ) -> None:
     """Write the planning problem of a model: operations, tensors, times, and copy bandwidths.
 
-    The file (JSON) is what planner solve takes; it holds nothing of the model but names and sizes.
+    planner solve reads the file (JSON), which holds only names, sizes and times of the model.
 
     \b
     Examples:

@@ -133,17 +133,17 @@ class Plans:
 def run(
     script: ScriptName, arguments: Arguments = None, *, plans: Plans, asked: o.Said
 ) -> Callable[[], None]:
-    """Run a script as it is, with each session opened as its plan needs it.
+    """Run an unchanged script, and open each session as its plan needs it.
 
-    Within this process onnxruntime.InferenceSession, and Module of onnxruntime.training.api, give a file
-    that planner wrote all that it needs: level, order, memory pattern and reuse, packing, provider and
-    its options, an arena of the plan's size. With --budget, a session on any other model is planned
-    first; with --plan, a session on the model of a plan file opens what planner apply makes of it. What
-    is made is kept, and the next start finds it.
+    In this process, onnxruntime.InferenceSession and the Module of onnxruntime.training.api open a file
+    that planner wrote with the settings that it needs: level, order, memory pattern and reuse, packing,
+    provider and its options, an arena of the plan's size. With --budget, any other model is planned
+    before its session opens. With --plan, a session on the model of a plan file opens the rewritten model
+    that planner apply writes. Plans and rewritten models are kept for the next start.
 
-    Options and providers that the script gives stay; a line on stderr says what in them is against the
-    plan. A model that cannot be planned (an unbound dim, a budget that no plan fits) is opened as it is,
-    with a line. --strict makes errors of these lines.
+    Options and providers that the script gives stay; a warning on stderr says which of them contradict
+    the plan. A model that cannot be planned (an unbound dim, a budget that no plan fits) is opened as it
+    is, with a warning. --strict turns these warnings into errors.
 
     \b
     Examples:

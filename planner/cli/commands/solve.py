@@ -121,7 +121,7 @@ def solve(
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
     Ctrl-C ends the search and gives the best plan so far, if one fits, with its gap. The operations stay
-    in the order of the file: the tables race, least-peak and frontier of FILE.toml change nothing here.
+    in the order of the file: the tables race, least-peak and frontier of FILE.toml have no effect here.
 
     \b
     Examples:

@@ -74,7 +74,7 @@ def sweep(
     """Show what each memory budget costs in time, and the largest size that fits each.
 
     Plans are searched for and simulated; no model is written. Times are predicted. The table least-peak
-    of FILE.toml changes nothing here.
+    of FILE.toml has no effect here.
 
     \b
     Examples:

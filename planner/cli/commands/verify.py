@@ -34,7 +34,7 @@ def verify(
 ) -> None:
     """Run two models on ONNX Runtime: same numbers, planned order, bytes, budget, step time.
 
-    Exits with 5 where something does not hold.
+    Exits with code 5 if a check fails.
 
     \b
     Examples:
