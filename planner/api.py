@@ -197,20 +197,24 @@ def apply(
     verify: bool = True,
     progress: Progress | None = None,
 ) -> Path:
-    """The rewritten model of a plan, written again from the original to the path of `output`: to the
-    byte, and with no search. A plan that was made without its device's provider is made again where that
-    is: within its budget and levers, on what the provider does with the model, and verified.
+    """Rewrite a model according to a plan, without a search: the file is the same to the byte.
+
+    A plan that was made without its device's provider is made again on a machine that has it: within
+    the same budget and levers, for the placement that the provider chooses, and verified.
 
     Args:
         model, plan: the original, and the plan file that belongs to it.
-        plan_path: where a plan that is made again goes; None for nowhere.
-        time_limit_s: of the search for it; verify: run it.
-        progress: told of each stage.
+        output: path of the rewritten model.
+        plan_path: path of a plan that is made again; None to write none.
+        time_limit_s: time limit of the search for a plan that is made again.
+        verify: run a plan that is made again, and compare.
+        progress: called with the name of each stage.
 
     Raises:
         ModelError: the plan belongs to another model, or is not a plan.
-        UsageError: it needs a provider that is not here.
-        InfeasibleBudgetError, VerificationError: one that is made again does not fit, or does not hold.
+        UsageError: the plan needs a provider that is not installed.
+        InfeasibleBudgetError, VerificationError: a plan that is made again does not fit, or fails its
+            verification.
     """
     original = Path(model)
     files = Files(model=Path(output), plan=path_or_none(plan_path))

@@ -67,12 +67,12 @@ def sweep(
     Args:
         model: an .onnx file.
         budgets: as for `optimize`; a percentage is of the peak at the largest size.
-        points: how many budgets, where none are named: from the least that may be possible to the
+        points: number of budgets, if none are named: from the least that may be possible to the
             largest size's own peak; None for 12.
         jobs, ray_address: see `planner.pipeline.answer.budgets.sweep.frontiers`.
-        params: the numbers of the search's policy, as `planner solve --print-params` prints them; its
+        params: parameters of the search, in the format of `planner solve --print-params`; its
             table `least-peak` changes nothing here.
-        progress: told of each stage.
+        progress: called with the name of each stage.
 
     Raises:
         UsageError, ModelError: see `planner.errors`.

@@ -43,11 +43,12 @@ _MOST_BYTES, _MOST_S = 256 << 20, 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """What a folder's disk does, as a plan is priced with it.
+    """The measured speed of the disk of a folder, from which a plan's copies are priced.
 
     Attributes:
-        write_bytes_per_s, read_bytes_per_s: in pieces of 1 MiB, one after the other; one way at a time.
-        latency_us: time of a piece of 4 KiB.
+        write_bytes_per_s, read_bytes_per_s: speed of sequential pieces of 1 MiB, in one direction at a
+            time.
+        latency_us: time of one piece of 4 KiB.
         folder: the measured folder, as it was typed.
         kind: "direct", past the system's cache; "cached", where the file system has no direct I/O: the
             figures are the cache's, not a disk's; "memory": the folder's files lie in memory.
@@ -102,10 +103,10 @@ def remark_on(kind: Kind, folder: Path | str) -> str:
     if kind == "direct":
         return ""
     if kind == "memory":
-        return f"{folder} is memory (tmpfs), not a disk: what is swapped there saves this machine nothing"
+        return f"{folder} is memory (tmpfs), not a disk: swapping to it saves no memory"
     return (
-        f"the file system of {folder} has no direct I/O: what is swapped there goes through the system's "
-        "cache, and may stay in the machine's memory; nothing is said of a disk"
+        f"the file system of {folder} has no direct I/O: swaps go through the system's cache and "
+        "may stay in memory, so the speeds may not be those of a disk"
     )
 
 
@@ -131,8 +132,9 @@ def room_in(folder: Path, asked: str | None) -> int:
     free = _free(folder) - RESERVE_BYTES
     if free <= 0:
         raise UsageError(
-            f"--disk {folder}: nothing is free there, free space less {format_bytes(RESERVE_BYTES)}: "
-            "make room, or name another folder"
+            f"--disk {folder}: the disk has no free space beyond the "
+            f"{format_bytes(RESERVE_BYTES)} that planner leaves unused: make room, or name "
+            "another folder"
         )
     return free if asked is None else min(free, parse_bytes(asked, what="--disk-budget"))
 
@@ -145,7 +147,10 @@ def measured(folder: Path) -> Disk:
     """
     size = min(_MOST_BYTES, _free(folder) // 4) // _PIECE_BYTES * _PIECE_BYTES
     if not size:
-        raise UsageError(f"--disk {folder}: no room there to measure it")
+        raise UsageError(
+            f"--disk {folder}: the disk has too little free space to be measured: make "
+            "room, or name another folder"
+        )
     with _file_in(folder) as (file, kind), mmap.mmap(-1, _PIECE_BYTES) as piece:
         piece.write(os.urandom(_PIECE_BYTES))  # no file system makes it smaller
         small = memoryview(piece)[:_SMALL_BYTES]

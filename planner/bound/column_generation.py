@@ -60,7 +60,7 @@ class ColumnGeneration:
             ValueError: copies add to the step, which is not part of this model.
         """
         if not self.covers(problem):
-            raise ValueError("copies that add to the step are part of planner.bound.lp only")
+            raise ValueError("only planner.bound.lp models copies that add to the step")
         self.problem = problem
         self.instants: list[int] = []
         self._instants: list[Instant] = []

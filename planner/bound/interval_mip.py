@@ -77,7 +77,7 @@ class IntervalMip:
             ValueError: the problem allows copies, or there is no instant.
         """
         if not self.covers(problem):
-            raise ValueError("copies are no part of this program")
+            raise ValueError("this program does not model copies")
         self.problem = problem
         self.instants = sorted(set(instants))
         if not self.instants:

@@ -55,7 +55,7 @@ for _command, _summary in (
     (optimize, "Rewrite a model to stay within a memory budget."),
     (sweep, "Show what each budget costs in time."),
     (fit, "Show which devices hold a model, and at what price."),
-    (apply, "Rewrite a model as a plan says."),
+    (apply, "Rewrite a model according to a plan."),
     (diff, "Show what changed from one plan to another."),
     (explain, "Show what a plan does with one tensor."),
     (verify, "Compare two models on ONNX Runtime."),
@@ -69,7 +69,7 @@ for _command, _summary in (
         cls=GroupedCommand if _command in (analyze, optimize, sweep, fit) else TyperCommand,
     )(_command)
 app.command(
-    short_help="Run a script with plans in its sessions.",
+    short_help="Run a script whose sessions use plans.",
     no_args_is_help=True,
     context_settings={"allow_interspersed_args": False},
 )(run)

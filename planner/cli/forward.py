@@ -40,8 +40,8 @@ def export_forward(
 
     if wanted["loss"] is None:
         raise UsageError(
-            f"{path} is a forward model: say what is trained for with --loss (mse, cross_entropy, or the "
-            "name of an output that is a scalar)"
+            f"{path} is a forward model: give its loss with --loss (mse, cross_entropy, or the "
+            "name of a scalar output)"
         )
     check_outputs(output, output.with_suffix(".initial.npz"), force=force)
     with progress() as report:

@@ -35,7 +35,9 @@ def limit_memory(text: str | None) -> None:
         return
     limit = parse_bytes(text, what="--memory-limit")
     if not (_PROC / "self" / "statm").exists():
-        raise UsageError("--memory-limit needs /proc, which this system has not; leave it out")
+        raise UsageError(
+            "--memory-limit needs /proc, which this system does not have; leave it out"
+        )
     _stop.clear()
     threading.Thread(target=_watch, args=(limit,), daemon=True).start()
 

@@ -72,7 +72,8 @@ Params = Annotated[
     typer.Option(
         "--params",
         metavar="FILE.toml",
-        help="The numbers of the search's policy, as planner solve --print-params prints them [its own].",
+        help="Parameters of the search, in the format of planner solve --print-params [the "
+        "built-in ones].",
         rich_help_panel=SOLVER,
     ),
 ]
@@ -86,7 +87,7 @@ def _of_the_program(
         typer.Option(
             "--memory-limit",
             metavar="SIZE",
-            help="End with exit code 8 where planner's own processes take more memory [no limit].",
+            help="Exit with code 8 if planner's own processes use more memory than this [no limit].",
             callback=limit_memory,
             is_eager=True,
             rich_help_panel=ITSELF,
@@ -97,7 +98,7 @@ def _of_the_program(
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="End with exit code 6 where the whole command takes longer [no limit].",
+            help="Exit with code 6 if the whole command takes longer than this [no limit].",
             callback=limit_time,
             is_eager=True,
             rich_help_panel=ITSELF,
@@ -108,7 +109,7 @@ def _of_the_program(
         typer.Option(
             "-v",
             "--verbose",
-            help="All that was found; every stage on stderr; tracebacks of errors.",
+            help="Print all results, every stage on stderr, and tracebacks of errors.",
             callback=_set_verbose,
             is_eager=True,
         ),
@@ -118,7 +119,7 @@ def _of_the_program(
         typer.Option(
             "-q",
             "--quiet",
-            help="Neither progress nor summary.",
+            help="Print neither progress nor summary.",
             callback=_set_quiet,
             is_eager=True,
         ),

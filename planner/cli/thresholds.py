@@ -26,7 +26,7 @@ PeakAbove = Annotated[
     typer.Option(
         "--fail-if-peak-above",
         metavar="SIZE|PERCENT",
-        help="Exit with 7 if the peak is larger (90%: of the peak before).",
+        help="Exit with code 7 if the peak is larger than this (90%: of the peak before).",
         rich_help_panel=VERIFICATION,
     ),
 ]
@@ -35,7 +35,7 @@ SlowerThan = Annotated[
     typer.Option(
         "--fail-if-slower-than",
         metavar="PERCENT",
-        help="Exit with 7 if the step is slower than before by more than this.",
+        help="Exit with code 7 if the step is slower than before by more than this.",
         rich_help_panel=VERIFICATION,
     ),
 ]

@@ -31,6 +31,9 @@ def descend(
 ) -> list[Action]:
     """Return the schedule with the least peak found, starting from `actions`; stop at the capacity.
 
+    Each turn asks local search for any plan whose peak is a step below the last one. A turn that finds
+    none goes back to an earlier plan, each time twice as many plans back as before.
+
     Args:
         actions: a schedule whose base operations run in base order, on one stream.
         settings: see `improve_locally`.
@@ -42,7 +45,7 @@ def descend(
     peaks = [simulate(problem, path[0]).peak_bytes]
     best, least = path[0], peaks[0]
     turn = asked = 0
-    back = 1  # number of plans to go back if the last one gets no lower
+    back = 1  # number of plans to drop if local search gets no lower from the last one
 
     def is_over() -> bool:
         nonlocal asked

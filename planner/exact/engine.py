@@ -247,7 +247,12 @@ def _with_whole(
 def _solve_overlapped(
     problem: Problem, incumbent: Candidate, settings: SearchSettings, lower_bound_us: float
 ) -> Exact | None:
-    """Solve the whole at once, with copies beside the operations."""
+    """Solve a whole small problem as one program, with copies beside the operations.
+
+    All runs that a faster plan may contain are free, or, if these are too many, only those that close
+    a gap in which memory is full.
+    Return None if the problem has too many operations, or if no plan that fits is known.
+    """
     if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:
         return None
     deadline = clock.now() + settings.limit_s
@@ -275,13 +280,10 @@ def _solve_overlapped(
         for actions in model.schedules(chosen):
             try:
                 replay = simulate(problem, actions)
-            except (
-                InvalidScheduleError
-            ):  # of two actions that start together, one may be listed before its input
-                continue
-            fits = (
-                replay.peak_bytes <= problem.capacity_bytes
-            )  # a plan is trusted only after its replay
+            except InvalidScheduleError:
+                continue  # of two actions that start together, one may be listed before its input
+            # a plan is trusted only after its replay
+            fits = replay.peak_bytes <= problem.capacity_bytes
             if fits and (best is None or replay.time_us < best.time_us):
                 best = Candidate(decisions=None, actions=actions, replay=replay)
     if best is None:

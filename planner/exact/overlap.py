@@ -202,7 +202,12 @@ class OverlapModel(GapModel):
         return both
 
     def _hold(self, t: int) -> None:
-        """Add the memory of a tensor, gap by gap and run by run."""
+        """Add the intervals in which tensor t takes memory, each with the condition for it.
+
+        After each event the tensor stays until the next one if it is held in that gap. A run that
+        reads a copy which is not held afterwards keeps it until the run ends. A copy to the host
+        keeps its source until the copy ends.
+        """
         problem, events = self.problem, self.events[t]
         tensor = problem.tensors[t]
         if tensor.to_end:
@@ -213,16 +218,16 @@ class OverlapModel(GapModel):
             after = self._truth(event.after)
             if following is not None:
                 self._use(self.start[event.run], self.start[following], after, tensor.bytes)
-            over = not event.makes and t in overwritten(problem, event.run[1])
+            overwrites = not event.makes and t in overwritten(problem, event.run[1])
             is_first = k == 0 and tensor.to_end
-            if not over and not is_first:
+            if not overwrites and not is_first:
                 # a graph output's first copy is present anyway
                 here = event.before if tensor.to_end and not event.makes else True
                 runs = self._truth(event.runs)
-                gone = self._all(runs, self._truth(here), self._truth(negated(event.after)))
-                self._use(self.start[event.run], self.end[event.run], gone, tensor.bytes)
+                released = self._all(runs, self._truth(here), self._truth(negated(event.after)))
+                self._use(self.start[event.run], self.end[event.run], released, tensor.bytes)
             if t in self.outs:
-                self._while_copied_out(t, event, first, over)
+                self._while_copied_out(t, event, first, overwrites)
                 first = self._all(first, after)
 
     def _while_copied_out(self, t: int, event: Event, first: Truth, over: bool) -> None:

@@ -86,7 +86,11 @@ class _PartState:
         self.stale = True
 
     def refresh(self) -> None:
-        """Bring the figures of the row up to date."""
+        """Compute the terms of the memory row anew if a tensor's literal has changed.
+
+        `variables` and `row_units` are the terms with a variable, `most` is the sum of their bytes,
+        and `constant` that of the tensors that are held in any case.
+        """
         if not self.stale:
             return
         chosen = self.variable >= 0
@@ -101,6 +105,7 @@ class PartModel(GapModel):
     """The model of one part of a plan.
 
     Args:
+        held: the bytes of the plan along its axis.
         free: runs to decide on; the plan's other runs stay. They are recomputes, of operations that
             may run again.
         tensors: tensors to decide on besides those that free runs touch.

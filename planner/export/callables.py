@@ -92,7 +92,7 @@ def _arguments(result: Any, text: str) -> dict[str, Any]:
         kind = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise UsageError(
             f"{text} returns {kind}; a tuple (module, example inputs[, loss function[, targets[, "
-            "optimizer]]]) is wanted"
+            "optimizer]]]) is expected"
         )
     return dict(zip(_FIELDS, result, strict=False))
 

@@ -68,7 +68,7 @@ def configured_step(source: str, dims: Mapping[str, int]) -> dict[str, Any]:
             module: nn.Module = build._from_config(config, dtype=torch.float32)
     except Exception as error:
         raise UsageError(
-            f"{HUB}{source}: transformers builds no {build.__name__} of it: {_first_line(error)}"
+            f"{HUB}{source}: transformers cannot build a {build.__name__} from it: {_first_line(error)}"
         ) from error
     for part in module.modules():
         if hasattr(part, "warn_if_padding_and_no_attention_mask"):  # it reads the tokens
@@ -169,6 +169,6 @@ def _first_line(error: Exception) -> str:
 
 def _neither(source: str, name: str) -> str:
     return (
-        f"{HUB}{source}: {name} is no language model or classifier whose inputs planner knows; give its "
-        "step in Python: planner export train.py:step"
+        f"{HUB}{source}: {name} has inputs that planner does not know (it knows language models "
+        "and classifiers); write its step in Python: planner export train.py:step"
     )

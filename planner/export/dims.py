@@ -114,9 +114,9 @@ def names_of(
                 )
             if names.setdefault(text, name) != name:
                 raise ExportError(
-                    f"the {name} of input {key!r} cannot stay symbolic beside the {names[text]}: the "
-                    "module takes them for equal; where they only happen to be, give an example with two "
-                    "different sizes"
+                    f"the {name} of input {key!r} cannot stay symbolic beside the {names[text]}: "
+                    "the module requires them to be equal; if they are equal by chance, give an "
+                    "example with two different sizes"
                 )
     return names
 

@@ -101,7 +101,7 @@ class ModuleFailure(ExportError):
         self.where = where
         super().__init__(
             f"the step fails on the example inputs: {type(error).__name__}: "
-            f"{_first_line(str(error))}{at(where)}; check the inputs and how they are given"
+            f"{_first_line(str(error))}{at(where)}; check the example inputs"
         )
 
 
@@ -163,13 +163,13 @@ class OtherStep(ExportError):
         causes = (
             ""
             if number is None
-            else "; what the trace took for a constant may be a number that Python or NumPy draws, a "
-            "tensor within a list, a dict or a closure, or state that is assigned rather than copied "
-            "into (self.h.copy_(...))"
+            else "; the trace may have kept as a constant a number that Python or NumPy draws, a "
+            "tensor within a list, a dict or a closure, or state that is assigned rather than "
+            "copied into (self.h.copy_(...))"
         )
         super().__init__(
             f"the exported graph is not the step that PyTorch runs: {when}{what}{causes}; "
-            "--no-check (check=False) exports it all the same"
+            "--no-check (check=False) exports it anyway"
         )
 
 

@@ -275,7 +275,10 @@ def _open(inputs: Mapping[str, Tensor], dynamic_batch: bool, dynamic: OpenDims |
     if dynamic is None:
         return open_batch(inputs) if dynamic_batch else {}
     if dynamic_batch:
-        raise UsageError("dynamic_batch is a batch alone: name it among the axes of dynamic")
+        raise UsageError(
+            "dynamic_batch makes only the batch symbolic: with dynamic, name the batch "
+            "among its axes"
+        )
     return checked(dynamic, inputs)
 
 
@@ -295,9 +298,9 @@ def _stay_so(names: Sequence[str]) -> str:
 def _needs_kernels(missing: Sequence[str]) -> str:
     """Return the warning about a graph that ONNX Runtime's CPU provider cannot run."""
     return (
-        f"ONNX Runtime's CPU provider has no bfloat16 kernel of {', '.join(missing)}: the graph loads "
-        "where the provider has them, and is planned with --no-verify here; with cast_for_cpu=True "
-        "(--cast-for-cpu) it runs on the CPU as well"
+        f"ONNX Runtime's CPU provider has no bfloat16 kernel of {', '.join(missing)}: the graph "
+        "runs only on a provider that has them, and planning it here needs --no-verify; with "
+        "cast_for_cpu=True (--cast-for-cpu) it runs on the CPU as well"
     )
 
 

@@ -84,7 +84,7 @@ def _reached(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs
 
 def _check(units: int) -> None:
     if units < 0:
-        raise ValueError("the order of units has one that reads what none before it makes")
+        raise ValueError("a unit in the order reads a tensor that no unit before it makes")
 
 
 def _limits(limits: ReplayLimits) -> object:

@@ -179,6 +179,10 @@ def _least_arena(demands: Demands, order: Longs, least: int, near: _Nearness) ->
     good = 0  # the first region that sufficed for one arena often does for the next
 
     def fits(cap_bytes: int) -> bool:
+        """Say whether the order runs in an arena of `cap_bytes` with some size of the first region.
+
+        Sizes near the last one that sufficed come first. False also if time runs out.
+        """
         nonlocal good
         limits = ReplayLimits(cap_bytes, 0, UNLIMITED)
         sizes = region_sizes(cap_bytes, len(demands.event))[:: near.stride]

@@ -373,10 +373,10 @@ class _GraphBuilder:
 def _opaque(tensors: Sequence[Tensor]) -> tuple[str, ...]:
     """State the assumptions about the sizes of sequences and strings."""
     said = {
-        "sequence": "sequence(s) are counted with all of their items, though two that hold one share it: "
-        "an upper bound",
+        "sequence": "sequence(s) are counted with all of their items: an upper bound, as sequences "
+        "can share an item",
         "string": f"tensor(s) of strings are counted with {bits_of(ir.DataType.STRING) // 8} bytes for "
-        "each, as ONNX Runtime does: the text of long ones lies beside what any budget bounds",
+        "each string, as ONNX Runtime counts them: no budget bounds the text of long strings",
     }
     found = {kind: [t.name for t in tensors if t.dtype == kind] for kind in said}
     return tuple(
@@ -390,7 +390,7 @@ def _drawn(operations: Sequence[Operation]) -> tuple[str, ...]:
     if not drawing:
         return ()
     return (
-        f"{len(drawing)} node(s), first {drawing[0]!r}, draw random numbers without a seed: ONNX Runtime "
-        "seeds each by its place in the file, so that the rewritten model draws other numbers than the "
-        "original; a seed attribute makes them the same",
+        f"{len(drawing)} node(s), first {drawing[0]!r}, draw random numbers without a seed: ONNX "
+        "Runtime seeds each by its place in the file, so the rewritten model draws other numbers "
+        "than the original; give the nodes a seed attribute to make both draw the same",
     )

@@ -44,7 +44,7 @@ class WhyOnce(_Reason):
     CONTAINER = "container", "{op} works on sequences, optionals or strings, which are made once"
     COMPILED = "compiled", "{op} runs a compiled graph, whose effects we don't know"
     ANY_ORDER = "any-order", "{op} adds in an order that differs from run to run"
-    LEFT_ON_HOST = "left-on-host", "what it leaves on the host stays there"
+    LEFT_ON_HOST = "left-on-host", "it leaves its result on the host, which stays there"
     UNKNOWN_OPERATOR = (
         "unknown-operator",
         "{op} is an operator of {domain} whose effects we don't know",
@@ -71,7 +71,7 @@ class WhyStay(_Reason):
     TAKEN = "taken", "ONNX Runtime's optimizers would take nodes away"
     EXCLUDED = "excluded", "it was left out (--include, --exclude)"
     HOST_BUDGET = "host-budget", "the host budget has no room for it"
-    SMALL = "small", "it is smaller than what is copied (--min-tensor)"
+    SMALL = "small", "it is smaller than any tensor that may be copied (--min-tensor)"
 
 
 class WhyClosed(_Reason):

@@ -387,7 +387,7 @@ class _Writer:
         return found
 
     def _zeros(self, wish: str, shape: tuple[int, ...]) -> ir.Value:
-        """Return an initializer of int64 zeros, the same for each wish."""
+        """Return an initializer of int64 zeros, made on the first call for a name (`wish`)."""
         if wish not in self.zeros:
             name = self.names.fresh(wish)
             tensor = ir.Tensor(np.zeros(shape, dtype=np.int64), name=name)

@@ -109,7 +109,9 @@ class Sequencer(Anchorer):
         open_ = {*self.leaving, *self.coming, *(self.host.keys() & self.beside)}
         if open_:
             name = self.graph.tensors[min(open_)].name
-            raise AssertionError(f"{name!r} is copied out beside the operations and never back")
+            raise AssertionError(
+                f"{name!r} is copied out beside the operations and never copied back"
+            )
         self._free_unread()
         return self.steps
 
@@ -303,7 +305,9 @@ class Sequencer(Anchorer):
         if tensor in self.beside:
             self._comes(steps.back(output, tensor, self.host.pop(tensor), count), output)
         elif tensor in self.stores:
-            assert tensor not in self.leaving, "what is stored comes back before that is done"
+            assert tensor not in self.leaving, (
+                "a tensor is copied back before its copy to the host is complete"
+            )
             self._comes(
                 steps.load(Role.SWAP_IN, output, tensor, self.host[tensor], self.swap_run), output
             )

@@ -47,17 +47,18 @@ def batch_of(loaded: LoadedModel) -> Batch:
         known = ", ".join(sorted(symbolic_dims(model)))
         has = f"its dims {known} stand first in no input" if known else "all of its dims are fixed"
         raise ModelError(
-            f"{path} has no symbolic batch ({has}), so that it cannot be run on a part of it; export it "
-            "with one (planner export --dynamic-batch, or dynamic_axes / dynamic_shapes of "
-            "torch.onnx.export) and bind it with --dim batch=N"
+            f"{path} has no symbolic batch ({has}), so it cannot run on a part of the batch; "
+            "export it with one (planner export --dynamic-batch, or dynamic_axes / "
+            "dynamic_shapes of torch.onnx.export) and bind it with --dim batch=N"
         )
     named = sorted(
         (name for name in first if name.lower() in _USUAL), key=lambda n: _USUAL.index(n.lower())
     )
     if len(first) > 1 and not named:
         raise UsageError(
-            f"--micro-batch: the dims {', '.join(first)} each stand first in an input, and none is "
-            "called batch; call the one that counts samples 'batch' in the export"
+            f"--micro-batch: the dims {', '.join(first)} are each the first axis of an input, and "
+            "none is called batch; give the one that counts samples the name 'batch' in the "
+            "export"
         )
     dim = named[0] if named else next(iter(first))
     return Batch(dim=dim, size=loaded.dims[dim], inputs=_carriers(model, dim))
@@ -70,7 +71,7 @@ def _carriers(model: ir.Model, dim: str) -> dict[str, int]:
         if len(axes) > 1:
             raise ModelError(
                 f"input {value.name!r} has the batch {dim!r} on two axes, a row for each pair of "
-                "samples: a part of the batch has other pairs, so that micro-batches are not the same"
+                "samples: micro-batches have other pairs, so their result would differ"
             )
         if axes:
             found[str(value.name)] = axes[0]
@@ -90,6 +91,6 @@ def check_runs(runs: int, batch: Batch) -> None:
     all_of_them = divisors(batch.size)
     fit = ", ".join(map(str, all_of_them[:_SHOWN])) + (", ..." if len(all_of_them) > _SHOWN else "")
     raise UsageError(
-        f"--micro-batch {runs}: the batch of {batch.size} ({batch.dim}={batch.size}) does not divide "
-        f"into {runs} parts of one size; what does: {fit}"
+        f"--micro-batch {runs}: the batch of {batch.size} ({batch.dim}={batch.size}) does not "
+        f"divide into {runs} parts of equal size; these numbers divide it: {fit}"
     )

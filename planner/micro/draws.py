@@ -33,9 +33,9 @@ def without_draws(model: ir.Model) -> ir.Model:
             _replace_like(clone, names, node)
         else:
             raise ModelError(
-                f"node {node.name!r} ({node.op_type}) draws random numbers, others in each run, and "
-                "planner cannot switch that off to see how the runs of micro-batches add up; "
-                "leave --micro-batch out"
+                f"node {node.name!r} ({node.op_type}) draws other random numbers in each run, and "
+                "planner cannot switch them off to see how micro-batches add up; leave out "
+                "--micro-batch"
             )
     return clone
 

@@ -182,18 +182,18 @@ class _FlowWalk:
         for name in (str(v.name) for v in node.outputs if v.name):
             if name in self.samples and len(self.axes.get(name, ())) > 1:
                 raise ModelError(
-                    f"{what} makes {name!r} of shape {list(self.types[name].shape)}, which has the batch "
-                    "on more than one axis, for pairs of samples: micro-batches have other pairs, so "
-                    f"that the result is not the same; {NEXT_STEP}"
+                    f"{what} makes {name!r} of shape {list(self.types[name].shape)}, which has "
+                    "the batch on more than one axis, for pairs of samples: micro-batches have "
+                    f"other pairs, so the result would differ; {NEXT_STEP}"
                 )
         makes_batch = any(v.name in self.axes for v in node.outputs)
         if self.reads_batch(node) or makes_batch:
             self._check_axis(node, what)
             for value in self._coupled(node):
                 raise ModelError(
-                    f"{what} reads {self._origin(value)}, taken over all samples (as a batch's mean "
-                    "and variance are): micro-batches have others, so that the result is not the same; "
-                    f"normalize each sample alone (LayerNorm, GroupNorm), or {NEXT_STEP}"
+                    f"{what} reads {self._origin(value)}, taken over all samples (as a batch's "
+                    "mean and variance are): micro-batches have others, so the result would "
+                    f"differ; normalize each sample alone (LayerNorm, GroupNorm), or {NEXT_STEP}"
                 )
 
     def check_statistics(self, node: ir.Node) -> None:
@@ -204,7 +204,7 @@ class _FlowWalk:
         is_batch_norm = node.op_type == "BatchNormalization"
         what = f"node {node.name!r} ({node.op_type}) normalizes with "
         rest = (
-            ": micro-batches have others, so that the result is not the same; export the network with "
+            ": micro-batches have others, so the result would differ; export the network with "
             "its batch normalization in evaluation mode, normalize each sample alone (LayerNorm, "
             f"GroupNorm), or {NEXT_STEP}"
         )
@@ -228,8 +228,8 @@ class _FlowWalk:
         rank = len(self.types[data].shape)
         if along is None or along % max(1, rank) in self.axes[data]:
             raise ModelError(
-                f"{what} works along the batch: each sample's result follows from the others, and "
-                f"micro-batches have fewer of them, so that the result is not the same; {NEXT_STEP}"
+                f"{what} works along the batch: each sample's result depends on the others, and "
+                f"micro-batches have fewer of them, so the result would differ; {NEXT_STEP}"
             )
 
     def _coupled(self, node: ir.Node) -> Iterator[ir.Value]:

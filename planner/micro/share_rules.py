@@ -134,7 +134,7 @@ class Rules:
         if axes == [True, True]:
             return Known(made.share, is_total=True)
         if True in axes:
-            raise Unknown("sums over the batch with weights that are no samples")
+            raise Unknown("sums over the batch with weights that are not samples")
         if axes == [False, False]:
             self._check_beside(node, names)
         return made
@@ -155,7 +155,7 @@ class Rules:
         if share_of(node) == "reduces":
             _plain(kinds[:1])
             if over:
-                raise Unknown("takes something of the batch that is no sum")
+                raise Unknown("takes a value of the batch that is not a sum")
             return PLAIN
         if not over or kinds[0].is_zero:
             return kinds[0]
@@ -201,7 +201,7 @@ class Rules:
     def _check_steps(self, node: ir.Node) -> None:
         """Raise Unknown where a slice reverses rows."""
         if len(node.inputs) > 4 and node.inputs[4] is not None and min(_ints(node.inputs[4])) < 0:
-            raise Unknown("turns rows round")
+            raise Unknown("reverses rows")
 
     def gathered(self, node: ir.Node, kinds: list[Known]) -> Known:
         data, where = (str(v.name) for v in node.inputs[:2] if v is not None)
@@ -217,6 +217,12 @@ class Rules:
         return kinds[0]
 
     def scattered(self, node: ir.Node, kinds: list[Known]) -> Known:
+        """Return what is known of scattered updates.
+
+        A result without a batch axis, such as the gradient of an embedding, is a total if the rows
+        of all samples are added to zeros. A result with one has the share of its inputs if the
+        indices move nothing along that axis.
+        """
         _plain(kinds[1:2])
         data, out = str(node.inputs[0].name) if node.inputs[0] else "", str(node.outputs[0].name)
         axis = self.flow.axis.get(out)
@@ -293,14 +299,14 @@ def _same(kinds: Sequence[Known]) -> Known:
         return ZERO
     if any(dict(k.share) != dict(real[0].share) for k in real):
         raise Unknown(
-            "adds up, or chooses among, what was divided by a size or a count and what was not"
+            "mixes values that were divided by a size or a count with values that were not"
         )
     return Known(real[0].share, any(k.is_total for k in real))
 
 
 def _plain(kinds: Sequence[Known]) -> None:
     if any(k.share and not k.is_zero for k in kinds):
-        raise Unknown("is not linear in what was divided by a size or a count")
+        raise Unknown("is not linear in a value that was divided by a size or a count")
 
 
 def _first(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
@@ -355,7 +361,7 @@ def share_of(node: ir.Node) -> ShareRule | None:
 
 def _ints(value: ir.Value) -> list[int]:
     if value.const_value is None:
-        raise Unknown(f"reads {value.name!r}, which is no constant")
+        raise Unknown(f"reads {value.name!r}, which is not a constant")
     return [int(i) for i in np.asarray(value.const_value.numpy()).reshape(-1)]
 
 

@@ -77,7 +77,7 @@ class _ShareWalk:
             return SUM
         share = {} if known.is_zero else dict(known.share)
         if not known.is_total and name not in self.flow.axis and not known.is_zero:
-            raise ModelError(self._untold(name, "it is no sum over the batch"))
+            raise ModelError(self._untold(name, "it is not a sum over the batch"))
         if not share:
             return SUM
         if share == {SAMPLES: 1}:
@@ -100,13 +100,14 @@ class _ShareWalk:
         for name in sorted(read):
             known = self.found.get(name)
             if known is None or known.share or name in flow.axis:
-                raise ModelError(self._untold(name, "it follows the size of the batch"))
+                raise ModelError(self._untold(name, "it depends on the size of the batch"))
 
     def _untold(self, name: str, why: str) -> str:
         return (
-            f"how {name!r} adds up over micro-batches cannot be told from the operators"
-            f"{f': {why}' if why else ''}; a run on a few samples would tell, and does not fit into the "
-            f"memory that is free here: plan on a larger machine, or {NEXT_STEP}"
+            f"how {name!r} adds up over micro-batches cannot be told from the "
+            f"operators{f': {why}' if why else ''}; a run on a few samples would show it, but "
+            "does not fit into the memory that is free here: plan on a larger machine, or "
+            f"{NEXT_STEP}"
         )
 
     # -- the pass ------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ class _ShareWalk:
         carries = any(str(v.name) in self.flow.axis for v in node.outputs)
         if made.is_total or carries or not self.rules.reads_batch(node):
             return made
-        raise Unknown("takes something of the batch that is no sum")
+        raise Unknown("takes a value of the batch that is not a sum")
 
     def _inputs(self, node: ir.Node) -> list[Known]:
         """Return what is known of each input; an input that only gives a shape counts as plain."""
@@ -183,7 +184,7 @@ class _ShareWalk:
             elif name in self.found:
                 kinds.append(self.found[name])
             else:
-                raise Unknown(f"reads {name!r}, of which nothing is told")
+                raise Unknown(f"reads {name!r}, which planner cannot follow")
         return kinds
 
     def _check_totals(self, node: ir.Node, kinds: list[Known]) -> None:

@@ -168,8 +168,8 @@ def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str,
     native = library()
     if native.planner_native_device_pool(pool_bytes, page_bytes):
         raise UsageError(
-            f"this process has a pool on the device of another size than {pool_bytes} bytes, and it "
-            "is in use: close its sessions, or use a process of its own"
+            f"this process already uses a device pool of another size than {pool_bytes} bytes: "
+            "close its sessions, or use another process"
         )
     functions = {"alloc": "alloc", "free": "free", "empty_cache": "empty"}
     return {

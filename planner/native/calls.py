@@ -58,5 +58,5 @@ def function(name: str) -> Callable[..., int]:
 
 def _checked(result: int, *_: Any) -> int:
     if result == _NO_MEMORY:
-        raise MemoryError("planner's native library could not have the memory that it needs")
+        raise MemoryError("planner's native library could not get the memory that it needs")
     return result

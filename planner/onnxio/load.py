@@ -381,7 +381,7 @@ def _infer_symbolic(model: ir.Model) -> InferredTypes:
                     raise
     except (OpUsageError, ShapeInferenceError) as error:
         raise ModelError(
-            f"shape inference failed: {error}; if a size was given to a dim, another may be right"
+            f"shape inference failed: {error}; check the sizes given with --dim"
         ) from error
     finally:
         logger.setLevel(level)

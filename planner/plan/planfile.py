@@ -45,10 +45,10 @@ Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBound:
-    """The most that a tensor may be (`shape`), or that the bodies of a node may hold (`bytes`).
+    """An upper bound on a tensor (`shape`), or on the memory that the bodies of a node hold (`bytes`).
 
     Attributes:
-        shown: by one run of the model, and not asked for.
+        shown: one run of the model showed it; nobody asked for it.
     """
 
     name: str
@@ -59,8 +59,11 @@ class SizeBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAction:
-    """One step of the schedule: `kind` is run, swap-out or swap-in; `target` a node or tensor name;
-    `copy` counts the earlier runs of the same node (0 = the first), or swap-ins of that tensor."""
+    """One step of the schedule: a run of a node, or a swap-out or swap-in of a tensor.
+
+    `kind` is run, swap-out or swap-in. `target` is the name of a node or tensor. `copy` counts the
+    earlier runs of the same node, or the earlier swap-ins of the same tensor (0 is the first).
+    """
 
     kind: ActionKind
     target: str
@@ -69,7 +72,7 @@ class PlannedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What happens to one tensor in one retention interval, and what the alternative would cost.
+    """The choice for one tensor in one retention interval, with its cost and that of the alternative.
 
     Attributes:
         action: "recompute", "swap", or "page-in" for a tensor that lives on the host ("keep" is not
@@ -98,7 +101,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barred:
-    """What was ruled out while the plan was made, besides what the model says.
+    """A recompute or a swap that was ruled out while the plan was made, although the model allows it.
 
     Attributes:
         action: "recompute" if `name` is a node's, "swap" if it is a tensor's.
@@ -129,17 +132,18 @@ class SplitRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCost:
-    """Predicted figures of one schedule. `time_us` adds operations and copies on one stream, unless
-    the plan's `copies` are "overlapped".
+    """Predicted figures of one schedule.
 
-    `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some tensors more
-    than once, and `page_out_bytes` to the host. Copies that a session makes in any case are in the
-    baseline's `time_us` too. `halved_tensors` are kept in half precision from forward to backward,
-    in `halved_bytes`, and all their casts take `cast_us`. `pins_us`, a part of `time_us`, is the
-    time of nodes that pin the order, if times are measured. `cache_us`, not a part of it, is the
-    change of the operations' time (negative: less) by more or less of their data in the processor's
-    cache. `host_bytes` is the most on the host at once, with buffers rounded up as the arena rounds
-    them; `file_bytes` of initializers on the host live in files and are in no other figure.
+    `time_us` is the sum of operations and copies on one stream, unless the plan's `copies` are
+    "overlapped". `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some
+    tensors more than once, and `page_out_bytes` to the host. The baseline's `time_us` also has the
+    copies that a session makes in any case. `halved_tensors` are kept in half precision from
+    forward to backward, in `halved_bytes`, and all their casts take `cast_us`. `pins_us`, a part of
+    `time_us`, is the time of nodes that pin the order, if times are measured. `cache_us`, not a part
+    of `time_us`, is the change of the operations' time as more or less of their data is in the
+    processor's cache (negative: less time). `host_bytes` is the most on the host at once, with
+    buffers rounded up as the arena rounds them. `file_bytes` of initializers on the host live in
+    files and are in no other figure.
     """
 
     peak_bytes: Count
@@ -187,7 +191,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMoment:
-    """What is on the device at the planned peak: the figures add up to `planned.peak_bytes`.
+    """The contents of the device at the planned peak; the figures add up to `planned.peak_bytes`.
 
     Attributes:
         step, node: the first step of the rewritten model at which the peak is reached.
@@ -204,11 +208,13 @@ class PeakMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arena:
-    """The arena of ONNX Runtime's in which the rewritten model runs: regions double from the first, every
-    chunk is split, and all regions together hold `max_bytes` at most.
+    """The ONNX Runtime arena in which the rewritten model runs.
+
+    Each region is twice as large as the one before it, every chunk is split, and all regions
+    together hold at most `max_bytes`.
 
     Attributes:
-        first_region_bytes: 0 for one region of all.
+        first_region_bytes: size of the first region; 0 for a single region of `max_bytes`.
         is_proved: the plan was verified in it.
     """
 
@@ -234,9 +240,9 @@ class Pool:
     """planner's pool on the CPU (`planner.native`) in which the rewritten model runs.
 
     Attributes:
-        is_proved: the plan was verified in it. Otherwise allocations that it has no room for lie
-            outside of it, as for a model with control flow, whose bodies' requests are not
-            predicted one by one.
+        is_proved: the plan was verified in it. Otherwise, allocations that do not fit lie outside
+            the pool. That is so for a model with control flow, as the requests of its bodies are
+            not predicted one by one.
     """
 
     bytes: Count
@@ -244,14 +250,16 @@ class Pool:
 
     @property
     def spill_bytes(self) -> int:
-        """The most bytes that may lie outside of it."""
+        """The most bytes that may lie outside the pool."""
         return 0 if self.is_proved else (_UNBOUND - 1) * self.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulator:
-    """A total that the runs of a step add up: graph output `output` of a run is fed to the next one as
-    graph input `input`, which is zeros at first.
+    """A total that the runs of a step add up, fed from each run to the next.
+
+    Graph output `output` of one run is fed to the next run as graph input `input`. The first run is
+    fed zeros.
 
     Attributes:
         scale: factor of a run's contribution: 1 for a sum over samples, 1/runs for a mean; None if
@@ -276,8 +284,8 @@ class MicroBatches:
         inputs: by name of each input that is cut into parts, the axis of the cut.
         accumulators: totals fed back from run to run; none if the model's own nodes add up
             (InPlaceAccumulatorV2).
-        scaled: means that a run scales by 1/runs and that are no accumulators: totals of the
-            model's own nodes, and outputs of `per_run`.
+        scaled: means that a run scales by 1/runs and that are not accumulators: totals of the
+            model's own nodes, and outputs in `per_run`.
         per_run: by name of each output that a run has for its own samples, the axis along which the
             caller joins the runs' values.
         run_us, baseline_run_us: time of one run as planned, and of the unchanged model with the
@@ -439,8 +447,8 @@ def _faults(plan: Plan) -> Iterator[str]:
         before = seen[action.kind, action.target]
         if action.copy != before:
             yield (
-                f"action {i} ({action.kind} {shown(action.target)}) is counted as copy "
-                f"{shown(action.copy)}, and {before} come before it"
+                f"action {i} ({action.kind} {shown(action.target)}) says it is copy "
+                f"{shown(action.copy)}, and {before} copies come before it"
             )
         seen[action.kind, action.target] += 1
     for i, decision in enumerate(plan.decisions):

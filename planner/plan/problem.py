@@ -138,7 +138,7 @@ NO_PAGING = Paging()
 
 
 class ActionKind(enum.StrEnum):
-    """What one step of a schedule does."""
+    """The kind of one step of a schedule."""
 
     RUN = "run"
     SWAP_OUT = "swap-out"

@@ -129,7 +129,8 @@ class MemoryProfile:
     Attributes:
         runs: in order. index: place of each run.
         touched: per tensor, the places of the runs that make or read it, ascending.
-        live: int64 [2 · runs]: fixed bytes and workspace included.
+        live: int64 [2 · runs], fixed bytes and workspace included. Place 2i is the time before run i,
+            place 2i + 1 that of run i itself.
     """
 
     def __init__(self, problem: Problem, plan: StageSchedule) -> None:

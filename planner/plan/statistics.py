@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
-    """What one engine did in a search.
+    """The work and the results of one engine in a search.
 
     Attributes:
         name: of the engine.

@@ -214,7 +214,11 @@ class _Field:
         return sorted(self.runners, key=lambda r: r.rank)
 
     def bound(self, until: float) -> None:
-        """Bound each order by the LP with one instant, or by the base duration once time is out."""
+        """Add a runner for each order, with a lower bound on the time of its plans.
+
+        The bound is the LP's with the instant of the peak alone, or the base duration once time is
+        out. An order that fits as it is needs no search: its runner is solved.
+        """
         for index, problem in enumerate(self.problems):
             peak = peak_of(problem, range(len(problem.ops)))
             if peak <= problem.capacity_bytes:
@@ -227,11 +231,12 @@ class _Field:
             base_us = problem.base_duration_us
             least, _ = min_peak_bound(problem)
             left_s = until - clock.now()
-            alone = _single_kinds(problem)[0]
+            alone = _single_kinds(problem)[0]  # the problem with one lever only
             cut_us = base_us
             is_bounded = left_s > 0
             if is_bounded and least <= problem.capacity_bytes:
                 cut_us += bound_at_peak(alone, time_limit_s=left_s)
+            # a bound with one lever does not hold for plans with both
             bound_us = cut_us if alone is problem else base_us
             if least > problem.capacity_bytes:
                 bound_us = float("inf")

@@ -68,8 +68,8 @@ def workers(count: int, shared: Any) -> Iterator[Run]:
             return _ask(process, call, task)
         except _EndedError:
             raise MemoryLimitError(
-                "one of the processes was ended from outside, as a system does that is short of "
-                f"memory; solve fewer points at once (--jobs {max(1, count // 2)})"
+                "one of the processes was killed, probably because memory ran out; solve fewer "
+                f"points at once (--jobs {max(1, count // 2)})"
             ) from None
         finally:
             idle.put(process)
@@ -132,7 +132,7 @@ class Beside:
             return _ask(self._process, call, task)
         except _EndedError:
             raise MemoryLimitError(
-                "a process was ended from outside, as a system does that is short of memory"
+                "a process was killed, probably because memory ran out"
             ) from None
 
 

@@ -54,9 +54,9 @@ def _running(result: OptimizeResult) -> Iterator[StepRow]:
     plan, model = result.plan, shlex.quote(str(result.model_path))
     if plan.assumed and result.plan_path is not None:
         yield StepRow(
-            f"{ELSEWHERE}: have the plan made again, within its budget, from what "
-            f"{target_named(plan.device).provider} does there, and verified. Where nodes run was "
-            "assumed here, and the rewritten model follows that.",
+            f"{ELSEWHERE}: make the plan again, within its budget, for the placement that "
+            f"{target_named(plan.device).provider} chooses there, and verify it. The placement "
+            "was only assumed here, and the rewritten model depends on it.",
             f"planner apply {model} {shlex.quote(str(result.plan_path))}",
         )
     elif result.verification is None and result.output_path is not None:
@@ -101,7 +101,7 @@ def _planning(result: OptimizeResult) -> Iterator[StepRow]:
     if plan.decisions and result.plan_path is not None:
         largest = max(plan.decisions, key=lambda d: d.bytes)
         yield StepRow(
-            "See all that was weighed for one tensor, kept ones too:",
+            "See the alternatives for one tensor, also for one that stays on the device:",
             f"planner explain {model} {shlex.quote(str(result.plan_path))} "
             f"--tensor {shlex.quote(largest.tensor)}",
         )
@@ -140,14 +140,14 @@ def _budgets(result: OptimizeResult, preview: PreviewDocument) -> Iterator[StepR
     if least < budget:
         more = format_percent(max(0.0, most - slowdown))
         yield StepRow(
-            f"The least budget looked at that has a plan is {_up(least)}, for {more} of the model's own "
-            "step more (predicted, for live bytes).",
+            f"The least budget tried that has a plan is {_up(least)}, and takes {more} of the "
+            "model's own step more (predicted, for live bytes).",
             None,
         )
     if worth := preview.us_per_mib:
         off = format_duration(worth)
         yield StepRow(
-            f"The budget binds: 1 MiB more takes {off} off the bound on the plan's time.", None
+            f"The budget binds: 1 MiB more lowers the bound on the plan's time by {off}.", None
         )
 
 

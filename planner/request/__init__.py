@@ -55,7 +55,7 @@ anew."""
 
 AUTO_RESERVE = "auto"
 
-_LOOKED = "Whose graph and kernels are looked at [cpu, with the times of any --hardware]."
+_LOOKED = "Device whose graph and kernels are analyzed [cpu, with the times of any --hardware]."
 
 
 def _is_reserve(text: str) -> None:
@@ -92,7 +92,7 @@ class Costs:
             "Hardware profile.",
             commands=(*WITH_COPIES, "problem"),
             metavar="NAME|FILE.toml",
-            more="A shipped one by its name, or a TOML file.",
+            more="The name of a profile that ships with planner, or a TOML file.",
             completions=shipped_hardware,
         ),
     ] = HOST_PROFILE
@@ -110,9 +110,9 @@ class Costs:
         Calibrate,
         _target(
             "--calibrate/--no-calibrate",
-            "Measure operation times by a short run on this machine's CPU, or predict them. Left "
-            "out: measured where --hardware is cpu and a run takes seconds, and kept for the next "
-            "time.",
+            "Measure operation times by a short run on this machine's CPU, or predict them. By "
+            "default they are measured if --hardware is cpu and a run takes seconds, and kept "
+            "for the next time.",
             unsaid=None,
             kind=bool,
             take=_as_calibrate,
@@ -128,7 +128,7 @@ class Limits:
         float,
         _limit(
             "--time-limit",
-            "Time for finding a plan; reading, writing and verifying the model come on top.",
+            "Time limit for the search; reading, writing and verifying the model take extra time.",
             commands=(*READ_MODELS, "solve"),
             metavar="SECONDS",
             check=check_time_limit,
@@ -139,7 +139,7 @@ class Limits:
         int | None,
         _limit(
             "--workers",
-            "Threads of the search [all cores].",
+            "Number of search threads [all cores].",
             commands=("optimize", "solve"),
             metavar="N",
             least=1,
@@ -150,8 +150,8 @@ class Limits:
         bool,
         _limit(
             "--reproducible",
-            "The same plan and file on any machine, however busy: operation times are predicted, "
-            "and --time-limit counts work in place of seconds.",
+            "Make the same plan and file on any machine, however busy: predict operation times, "
+            "and count work instead of seconds for --time-limit.",
             commands=(*WITH_COPIES, "fit"),
         ),
     ] = False
@@ -176,12 +176,12 @@ class Request:
             "--hardware of a GPU: its memory, less --reserve].",
             commands=("optimize", "verify"),
             metavar="SIZE",
-            more="On other devices, with no --max-slowdown either: the peak itself.",
+            more="On other devices, without --max-slowdown: the model's own peak.",
             check=check_budget,
             unlike={
                 "verify": dict(
-                    help="The hard cap to run both under.",
-                    more="None: the plan's, where there is one.",
+                    help="Hard memory cap for the runs of both models.",
+                    more="None: the budget of the plan, if there is one.",
                 )
             },
         ),
@@ -191,7 +191,7 @@ class Request:
         str | None,
         _budget(
             "--max-slowdown",
-            "The most time to add; without --budget: the least peak within it.",
+            "Largest slowdown of a step; without --budget, planner finds the least peak within it.",
             metavar="PERCENT",
             check=parse_slowdown,
         ),
@@ -200,9 +200,9 @@ class Request:
         str,
         _budget(
             "--reserve",
-            "Part of the budget to leave unused; where a GPU's memory is the budget, what of it no "
-            "plan may have. auto: nothing of a --budget, which stays as it was typed, and 1 GiB of "
-            "a GPU's memory, for driver, context and libraries.",
+            "Part of the budget, or of the GPU's memory that is the budget, to leave unused. "
+            "auto: nothing of a --budget, and 1 GiB of a GPU's memory, for driver, context and "
+            "libraries.",
             commands=("optimize", "sweep", "fit"),
             unsaid=AUTO_RESERVE,
             metavar="SIZE|PERCENT",
@@ -216,9 +216,9 @@ class Request:
                     check=is_size("--reserve", zero_ok=True),
                 ),
                 "fit": dict(
-                    help="Of each device's memory, for driver, context and libraries; auto: 1 GiB, "
-                    "or a tenth of the memory where that is less, as planner optimize sets aside "
-                    "where no --budget is given."
+                    help="Part of each device's memory to leave to driver, context and libraries; "
+                    "auto: 1 GiB, or a tenth of the memory if that is less, as in planner "
+                    "optimize without --budget."
                 ),
             },
         ),
@@ -227,9 +227,9 @@ class Request:
         BudgetOf,
         _budget(
             "--budget-of",
-            "What the budget bounds: all that a session holds that planner.open_session opens, "
-            "where that can be told, or the bytes of live tensors alone, as papers count them.",
-            more=f"It cannot be told of copies on {HOST.title}, whose arena they share, nor on "
+            "Apply the budget to all memory that a session of planner.open_session holds, where "
+            "planner can predict it, or to live tensors alone, as papers count them.",
+            more=f"It cannot be predicted for copies on {HOST.title}, whose arena they share, or on "
             f"{titles(lambda row: row.own_memory and not row.is_arena)}.",
         ),
     ] = "held"
@@ -265,11 +265,11 @@ class Request:
                 ),
                 "fit": dict(
                     help="The size of an open dim, by its name or its place (x:0=8). One may have "
-                    "several sizes, or none, to double from 1 on: the largest that fits is looked "
-                    "for.",
+                    "several sizes, or none, to double from 1 on: planner looks for the largest "
+                    "that fits.",
                     metavar="NAME[=N[,N...]|=A:B[:STEP]]",
                     argument=Mapping[str, Sequence[int]],
-                    more="It is taken that what is smaller than a size that fits, fits.",
+                    more="planner assumes that every size below one that fits, fits too.",
                     read=sizes_to_look_for,
                 ),
             },
@@ -279,8 +279,8 @@ class Request:
         tuple[UpperBound, ...],
         _size(
             "--bound",
-            "The most that a tensor may be whose size depends on data (elements, a shape, or "
-            "bytes), or what a node's bodies hold (bytes); may be repeated [as one run shows].",
+            "Upper bound on a tensor whose size depends on data (elements, a shape, or bytes), "
+            "or on the memory of a node's bodies (bytes); may be repeated [the sizes of one run].",
             commands=READ_MODELS,
             unsaid=None,
             metavar="NAME=N|AxBxC|SIZE",
@@ -294,15 +294,15 @@ class Request:
         Device,
         _target(
             "--device",
-            "What the model is written for, and runs on; any: one file for all [cpu; to be given "
-            "beside --hardware of a GPU].",
+            "Device that the model is written for and runs on; any: one file for all devices "
+            "[cpu; required with --hardware of a GPU].",
             commands=(*WITH_COPIES, "verify"),
             unsaid=None,
             unlike={
                 "analyze": dict(help=_LOOKED),
                 "sweep": dict(help=_LOOKED),
                 "verify": dict(
-                    help="What the models are run on, as in the plan.", unsaid=HOST.name
+                    help="Device to run the models on, as in the plan.", unsaid=HOST.name
                 ),
             },
         ),
@@ -310,15 +310,15 @@ class Request:
     order: Annotated[
         OrderTarget,
         _target(
-            "--order", "The session's execution order that the file is made for.", commands=PLANS
+            "--order", "Execution order of the sessions that the file is made for.", commands=PLANS
         ),
     ] = "default"
     ort_optimize: Annotated[
         bool,
         _target(
             "--no-ort-optimize",
-            "Take the graph as it is, not as ONNX Runtime's optimizers leave it: for sessions that "
-            "are opened with ORT_DISABLE_ALL.",
+            "Plan the graph as it is, not as ONNX Runtime's optimizers leave it, for sessions "
+            "opened with ORT_DISABLE_ALL.",
             commands=READ_MODELS,
         ),
     ] = True
@@ -340,7 +340,8 @@ class Request:
         bool,
         _proof(
             "--strict",
-            "Other last bits in sessions of default options fail the verification, too (exit code 5).",
+            "Also fail the verification (exit code 5) if last bits differ under default session "
+            "options.",
             commands=("optimize", "verify"),
         ),
     ] = False
@@ -348,8 +349,8 @@ class Request:
         Path | None,
         _proof(
             "--inputs",
-            "Inputs to run with; seeded if absent.",
-            more="None: as the file beside the model says how to draw them, if there is one.",
+            "Inputs to run with [random, drawn with the seed].",
+            more="None: drawn as the file of recipes beside the model says, if there is one.",
             commands=(*WITH_COPIES, "fit", "verify"),
             metavar="FILE.npz",
             check=is_file("inputs"),

@@ -33,8 +33,8 @@ class Levers:
         Swap,
         _lever(
             "--swap",
-            "Copy tensors to the host: when it pays, never, or only that [auto; none on a CPU, "
-            "whose memory is the host's].",
+            "Copy tensors to the host: when it pays, never, or as the only lever [auto; none on "
+            "a CPU, whose memory is the host's].",
             commands=(*WITH_COPIES, "problem"),
             unsaid=None,
         ),
@@ -43,7 +43,7 @@ class Levers:
         bool,
         _lever(
             "--recompute",
-            "Run operations again: when it pays, never, or only that.",
+            "Run operations again: when it pays, never, or as the only lever.",
             unsaid="auto",
             kind=Recompute,
             argument=bool | Recompute,
@@ -67,7 +67,8 @@ class Levers:
         Feeds,
         _lever(
             "--feeds",
-            "Where the caller has what it feeds and wants: what the host has is copied in any case.",
+            "Where the caller keeps inputs and requested outputs; those on the host are copied "
+            "in any case.",
             commands=(*WITH_COPIES, "fit"),
         ),
     ] = "auto"
@@ -75,9 +76,10 @@ class Levers:
         Copies,
         _lever(
             "--copies",
-            "Copies add to the step, as ONNX Runtime runs its own, or run beside the operations, "
-            f"by planner's native library ({titles(lambda row: row.overlap != 'never')}); auto: "
-            "beside them where that was shown to be safe [serial; overlapped with --disk].",
+            "Let copies add to the step, as ONNX Runtime runs its own, or run them beside the "
+            "operations, by planner's native library "
+            f"({titles(lambda row: row.overlap != 'never')}); auto: beside them where that was "
+            "shown to be safe [serial; overlapped with --disk].",
             commands=WITH_COPIES,
             unsaid=None,
         ),
@@ -91,23 +93,23 @@ class Levers:
             kind=Path,
             metavar="DIR",
             argument=FileName,
-            more="Copies are priced with what is measured in the folder (`planner.disk`).",
+            more="Copies are priced with the speeds measured in the folder (`planner.disk`).",
         ),
     ] = None
     split: Annotated[
         SplitMode,
         _lever(
             "--split",
-            "Run operations that are too large in chunks of rows: never, or where no plan fits "
-            "without that or one takes less time.",
+            "Run large operations in chunks of rows: never, or where no plan fits otherwise or "
+            "it saves time.",
         ),
     ] = "none"
     micro_batch: Annotated[
         str,
         _lever(
             "--micro-batch",
-            "Make a step in K runs on parts of the batch, whose gradients add up; auto: as many as "
-            "take least time.",
+            "Split a step into K runs on parts of the batch, whose gradients add up; auto: the "
+            "number that takes the least time.",
             unsaid=1,
             metavar="auto|K",
             argument=int | str,
@@ -121,7 +123,7 @@ class Levers:
         CastSaved,
         _lever(
             "--cast-saved",
-            "Lossy: store what is saved from forward to backward as bfloat16 or float16, where it pays.",
+            "Lossy: store tensors saved for the backward pass as bfloat16 or float16, where it pays.",
             more="Gradients differ, and the verification says by how much.",
         ),
     ] = "none"
@@ -129,8 +131,8 @@ class Levers:
         FuseMode,
         _lever(
             "--fuse",
-            "Run element operations together, as nodes of planner's native library, where that takes "
-            "less time or fits alone: none, those that keep every bit, or others too "
+            "Fuse element operations into nodes of planner's native library, where that saves "
+            "time or nothing else fits: none, only those that keep every bit, or others too "
             f"({titles(lambda row: row.fused is not None)}).",
             more='"auto" differs in rounding (`planner.choices`).',
         ),
@@ -139,8 +141,8 @@ class Levers:
         bool,
         _lever(
             "--no-pattern",
-            "Sessions with default options hold less: the smallest input's type becomes optional, "
-            "and ONNX Runtime leaves its memory pattern off.",
+            "Let sessions with default options hold less: make the smallest input's type "
+            "optional, which turns ONNX Runtime's memory pattern off.",
         ),
     ] = True
     include: Annotated[
@@ -162,9 +164,9 @@ class Levers:
         str | None,
         _lever(
             "--min-tensor",
-            "Copy no tensor that is smaller.",
+            "Copy no tensor that is smaller than this.",
             metavar="SIZE",
-            more="None: none that is not worth a copy.",
+            more="None: planner decides which tensors are worth a copy.",
             check=is_size("--min-tensor", zero_ok=True),
         ),
     ] = None
@@ -172,10 +174,11 @@ class Levers:
         str | None,
         _lever(
             "--host-budget",
-            "The most to have on the host at once.",
+            "Most bytes on the host at once.",
             group=BUDGET,
             metavar="SIZE",
-            more="It counts what lives there and what is swapped out, without what a file holds.",
+            more="It counts tensors that live there and tensors that are swapped out, but not "
+            "those in a file.",
             check=is_size("--host-budget"),
         ),
     ] = None
@@ -183,7 +186,7 @@ class Levers:
         str | None,
         _lever(
             "--disk-budget",
-            "The most that swaps may take in --disk [its free space less 1 GiB].",
+            "Most bytes that swaps may take in --disk [its free space less 1 GiB].",
             group=BUDGET,
             metavar="SIZE",
             check=is_size("--disk-budget"),

@@ -59,8 +59,8 @@ def _of_disk(said: Mapping[str, Any]) -> Iterator[str]:
     device = said.get("device")
     if device is not None and not target_named(device).is_host:
         yield (
-            f"--disk is for files that run on {HOST.title}, and not on {device} yet: there, swaps go to "
-            "the host's memory; leave out --disk"
+            f"--disk is for files that run on {HOST.title}, and not on {device} yet: there, swaps "
+            "go to host memory; leave out --disk"
         )
     if forbids := _forbids_copies(said):
         yield f"--disk needs swaps, which {forbids} forbids: leave out one of the two"
@@ -71,8 +71,8 @@ def _of_disk(said: Mapping[str, Any]) -> Iterator[str]:
         )
     if said.get("resident") == "host":
         yield (
-            "--disk is for what is swapped within a step; what lives on the host lies in the CPU's "
-            "memory all the same: leave out --resident host"
+            "--disk is for what is swapped within a step; tensors that live on the host stay in "
+            "the CPU's memory: leave out --resident host"
         )
     if said.get("host_budget") is not None:
         yield "with --disk nothing is swapped to the host: give --disk-budget"

@@ -69,7 +69,7 @@ def open_session(
 
     if pool is not None and not is_by_planner(model):
         raise UsageError(
-            "a pool is for files that planner wrote: planner.session_options takes any"
+            "only files that planner wrote can open in a pool: use planner.session_options for others"
         )
     wanted = Wanted(pool=pool, disk=None if disk is None else Path(disk))
     opener = Opener(wanted, lambda line: print(f"planner: {line}", file=sys.stderr))

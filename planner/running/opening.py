@@ -92,7 +92,7 @@ class Opener:
             pool = self._wanted.pool
             if not is_by_planner(planned.model):
                 if pool is not None:
-                    self._object(f"{asked.name}: not of planner's, and opened without the pool")
+                    self._object(f"{asked.name}: not written by planner; opened without the pool")
                 yield planned
                 return
             needs = needs_of(planned.model)
@@ -207,12 +207,12 @@ class Opener:
         wants = plan is not None or self._wanted.budget is not None
         if not wants or not _is_original(asked.model):
             if not is_by_planner(asked.model):
-                self._explain(f"{asked.name}: not of planner's; opened as the script asks")
+                self._explain(f"{asked.name}: not written by planner; opened as the script asks")
             return asked
         device = self._wanted.device or asked.device()
         if device is None:
             self._object(
-                f"{asked.name}: not planned, since its options do not tell on which device it opens; "
+                f"{asked.name}: not planned, as its options do not say on which device it opens; "
                 "give --device"
             )
             return asked

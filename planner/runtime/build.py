@@ -96,8 +96,8 @@ def _check_version(model: ir.Model, training: list[ir.Node]) -> None:
         newer = f"operator set {opset}, up to {_MAX_OPSET} is read"
     if newer:
         raise ModelError(
-            f"this training model is not of onnxruntime-training {TRAINING_VERSION} ({newer}); "
-            f"generate the artifacts with {TRAINING_VERSION} and onnx 1.17"
+            f"this training model was not made by onnxruntime-training {TRAINING_VERSION} "
+            f"({newer}); generate the artifacts with {TRAINING_VERSION} and onnx 1.17"
         )
     old = next((n for n in training if n.op_type == "InPlaceAccumulator"), None)
     buffers = any(str(v.name).endswith(".accumulation.buffer") for v in model.graph.inputs)

@@ -161,8 +161,8 @@ class Needs:
         if not self.assumed:
             return ""
         return (
-            f"it was made without {self.target.provider}, on an assumed placement: have it made where it "
-            "runs, with planner apply MODEL PLAN"
+            f"it was made without {self.target.provider}, on an assumed placement: make it again "
+            "on the machine where it runs, with planner apply MODEL PLAN"
         )
 
     def check_here(self) -> None:

@@ -66,10 +66,10 @@ def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
     """
     if not has_pool():
         raise UsageError(
-            "this build of ONNX Runtime takes no pool of planner's: it is for training"
+            "this build of ONNX Runtime, which is for training, cannot use planner's pool"
         )
     if target.own_memory:
-        how = "; options of its provider are those of planner.native.device_pool_options"
+        how = "; give its provider the options of planner.native.device_pool_options"
         how = how if target.is_arena else ""
         raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
     options.add_session_config_entry(_POOL_BYTES, str(pool.bytes))

@@ -192,7 +192,10 @@ class _Improvement:
         return gaps[np.argsort(-cost, kind="stable")]
 
     def change(self, gaps: npt.NDArray[np.int64], choice: int, batch: int) -> None:
-        """Try `choice` at `gaps`, checking the clock now and then."""
+        """Set `choice` at `gaps` where the plan then fits and gets faster; stop if time runs out.
+
+        Each call of the compiled core tries a slice of the gaps, `batch` of them at a time.
+        """
         step = self.per_slice * batch
         for start in range(0, len(gaps), step):
             if self.improver.out_of_time():

@@ -181,7 +181,7 @@ def test_copies_are_refused():
     with pytest.raises(ValueError, match="no instant"):
         IntervalMip(problem, ())
     copies = replace(problem, swap_out_bytes_per_s=1.0, swap_in_bytes_per_s=1.0)
-    with pytest.raises(ValueError, match="copies are no part"):
+    with pytest.raises(ValueError, match="does not model copies"):
         IntervalMip(copies, (0,))
 
 

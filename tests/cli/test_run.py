@@ -496,7 +496,9 @@ def test_a_plan_file_is_applied_to_its_model_and_to_no_other(
     assert any("planned now" in line for line in lines(first))
     assert rewritten(second) == made
     assert any("kept from an earlier start" in line for line in lines(second))
-    assert sum("gpt.onnx: not of planner's; opened as the script asks" in x for x in lines(first))
+    assert sum(
+        "gpt.onnx: not written by planner; opened as the script asks" in x for x in lines(first)
+    )
     missing = start(*PLANNER, "run", "--plan", tmp_path / "none.json", code, *models)
     assert missing.returncode == 2 and len(missing.stderr.splitlines()) == 1
 

@@ -130,7 +130,7 @@ def test_optimizers_by_name_and_from_the_step(capsys) -> None:
     assert main(["export", "my_steps.py:trained", "-o", "n.onnx", "--json"]) == OK
     assert "clipped" in json.loads(capsys.readouterr().out)["graph_outputs"]
     assert main(["export", "my_steps.py:trained", "-o", "o.onnx", *named]) == USAGE
-    assert "give one of both" in capsys.readouterr().err
+    assert "give only one of the two" in capsys.readouterr().err
     assert main(["export", "my_steps.py:step", "-o", "o.onnx", "--optimizer", "sgd:lr"]) == USAGE
     assert "NAME=VALUE" in capsys.readouterr().err
 

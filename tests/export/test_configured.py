@@ -96,7 +96,7 @@ def test_the_class_that_is_named_is_taken(folder: Path) -> None:
             "has no dim 'heads'; it has batch and seq",
         ),
         ("gpt2", [], {"seq": 17}, "the model takes 16 tokens at most"),
-        ("whisper", [], {}, "is no language model or classifier"),
+        ("whisper", [], {}, "has inputs that planner does not know"),
     ],
 )
 def test_what_cannot_be_made_is_said(

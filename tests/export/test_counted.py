@@ -81,20 +81,20 @@ def exported(module: nn.Module, loss: Any = f.cross_entropy) -> Any:
 )
 def test_what_changes_once_enough_is_counted_is_refused_by_name(where: str, name: str) -> None:
     module = Counts(lambda n: n > 50, where)
-    with pytest.raises(OtherStep, match=rf"100 steps later, with what it counts \({name}\)"):
+    with pytest.raises(OtherStep, match=rf"100 more steps, with its counters \({name}\)"):
         exported(module)
     assert (module.n, len(module.calls), module.table["n"], module.held.n) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("period", [7, 50, 1000])
 def test_what_is_done_every_so_often_is_refused(period: int) -> None:
-    with pytest.raises(OtherStep, match=r"with what it counts \(n\) as large"):
+    with pytest.raises(OtherStep, match=r"with its counters \(n\) as large"):
         exported(Counts(lambda n: n % period == 0))
 
 
 @pytest.mark.parametrize("loss", [Loss(), _with_global, _with_closure()])
 def test_what_a_loss_counts_is_looked_at(loss: Any) -> None:
-    with pytest.raises(OtherStep, match=r"with what it counts \((loss\.|CALLS\.|)n\)"):
+    with pytest.raises(OtherStep, match=r"with its counters \((loss\.|CALLS\.|)n\)"):
         exported(nn.Linear(6, 3), loss)
     assert CALLS["n"] == 0
 

@@ -201,7 +201,7 @@ class Square(nn.Module):
 
 
 def test_dimensions_that_are_one() -> None:
-    with pytest.raises(ExportError, match=r"takes? them for equal"):
+    with pytest.raises(ExportError, match=r"requires them to be equal"):
         export_training_graph(
             Square(), torch.ones(4, 4), torch.sum, dynamic={"x": {0: "rows", 1: "columns"}}
         )

@@ -285,7 +285,7 @@ def test_a_wrong_gradient_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(gradients._RULES, "Gather", half)
     path = words().save(tmp_path / "m.onnx")
-    with pytest.raises(ExportError, match=r"'table'.* not those of the loss"):
+    with pytest.raises(ExportError, match=r"'table'.* do not match the loss"):
         differentiate(path, loss="mse", dims={"batch": 3})
     assert differentiate(path, loss="mse", dims={"batch": 3}, check=False).parameters
 
@@ -363,7 +363,12 @@ def test_an_output_may_be_the_loss_by_its_name_and_weights_have_names_as_pattern
         (_kept_out, {"train": ("out.b",)}, ExportError, "out.b.*--freeze"),
         (_named("r", "target"), {}, UsageError, "tensor called 'target'.*rename it"),
         (_named("r", "loss"), {}, UsageError, "give --loss loss if"),
-        (_named("r", "out.w_grad"), {}, UsageError, "'out.w_grad', as a gradient is"),
+        (
+            _named("r", "out.w_grad"),
+            {},
+            UsageError,
+            "'out.w_grad', which is the name of a gradient",
+        ),
         (_named("r", "out.w_m"), {"optimizer": "adam"}, UsageError, "'out.w_m' is taken"),
     ],
 )
@@ -389,7 +394,7 @@ def test_options_of_the_other_kind_are_refused(
     path = pictures().save(tmp_path / "m.onnx")
     for words_given, said in (
         (f"{path} --loss mse --dynamic-batch", "--dynamic-batch is for a step in PyTorch"),
-        (f"{path}", "say what is trained for with --loss"),
+        (f"{path}", "give its loss with --loss"),
         ("train.py:step --loss mse", "--loss is for a forward model"),
     ):
         assert main(["export", *words_given.split(), "-o", str(tmp_path / "s.onnx")]) == 2

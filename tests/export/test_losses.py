@@ -205,7 +205,7 @@ def test_ctc_of_targets_one_behind_the_other() -> None:
     def loss(y: Tensor, words: Tensor) -> Tensor:
         return F.ctc_loss(y, words, (5, 5, 5, 5), (3, 1, 3, 0))
 
-    with pytest.raises(ExportError, match=r"give them padded, as \[batch, longest\]"):
+    with pytest.raises(ExportError, match=r"pad them to \[batch, longest\]"):
         export_training_graph(Spoken(), SOUNDS, loss, targets={"words": torch.ones(7).long()})
 
 

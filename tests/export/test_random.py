@@ -166,7 +166,7 @@ def test_what_cannot_be_fed() -> None:
     def loss(y: Tensor) -> Tensor:
         return (y * torch.multinomial(y.softmax(1).detach(), 3)).sum()
 
-    with pytest.raises(UnsupportedOperator, match="what it draws cannot be fed"):
+    with pytest.raises(UnsupportedOperator, match="cannot be fed as an input"):
         export_training_graph(nn.Linear(6, 3), X, loss, random="inputs")
     with pytest.raises(UsageError, match="'graph' or 'inputs'"):
         export_training_graph(nn.Linear(6, 3), X, torch.sum, random="device")  # pyright: ignore

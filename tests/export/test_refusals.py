@@ -66,7 +66,10 @@ def test_a_wrapped_module_is_exported_under_its_own_names(wrap: Callable[[nn.Mod
 
 
 def test_what_has_no_shape_or_no_source_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"'weight' has no shape yet.*run the module once"):
+    with pytest.raises(
+        UsageError,
+        match=r"'weight' belongs to a lazy module and has no shape yet.*run the module once",
+    ):
         exported(nn.LazyLinear(3))
     with pytest.raises(UsageError, match=r"TorchScript.*the nn\.Module that it was made of"):
         exported(torch.jit.script(Inside(nn.Sequential)))
@@ -107,7 +110,7 @@ class Making(nn.Module):
 @pytest.mark.parametrize("kind", [nn.Parameter, nn.Buffer])
 def test_a_tensor_that_is_registered_at_the_first_call(kind: Any) -> None:
     module = Making(kind)
-    with pytest.raises(ExportError, match="makes 'made' as it first runs: run the module once"):
+    with pytest.raises(ExportError, match="creates 'made' in its first run: run the module once"):
         exported(module)
     module(X)
     assert "empty" in exported(module, optimizer="adamw").parameters

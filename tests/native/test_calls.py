@@ -142,9 +142,9 @@ def test_an_order_that_reads_what_is_not_there_is_an_error():
     demands = demands_of(((TAKE, 0),), ((READ, 0),))
     limits, firsts = ReplayLimits(1024, 256, 1 << 60), np.array([256])
     assert rooms(demands, np.array([0, 1]), limits, firsts).tolist() == [2]
-    with pytest.raises(ValueError, match="none before it makes"):
+    with pytest.raises(ValueError, match="no unit before it makes"):
         rooms(demands, np.array([1, 0]), limits, firsts)
-    with pytest.raises(ValueError, match="none before it makes"):
+    with pytest.raises(ValueError, match="no unit before it makes"):
         climb(demands, np.array([1, 0]), limits, (4,), 8, np.random.default_rng(0))
 
 

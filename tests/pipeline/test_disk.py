@@ -149,7 +149,7 @@ def test_what_contradicts_it_is_said(options, said, tmp_path):
 
 def test_a_disk_that_is_full_is_said_before_anything_is_planned(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "RESERVE_BYTES", 1 << 62)
-    with pytest.raises(UsageError, match=r"nothing is free there.*make room"):
+    with pytest.raises(UsageError, match=r"no free space beyond.*make room"):
         planner.optimize(GPT, budget="60%", disk=tmp_path)
 
 

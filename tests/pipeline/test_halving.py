@@ -246,7 +246,7 @@ def test_an_operator_set_without_bfloat16_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"halved": ["features"]}, "'features' in half, which cannot be stored so"),
+        ({"halved": ["features"]}, "'features' in half, which cannot be stored in half"),
         ({"cast_saved": "none"}, "does not say in which type"),
         ({"cast_saved": "int8"}, "not a valid plan file"),
     ],

@@ -201,7 +201,7 @@ def test_micro_batches_of_a_batch_without_a_name(tmp_path):
                 dim.dim_value = -1
     onnx.save(model, path)
     assert len(batched) > 1
-    with pytest.raises(UsageError, match="each stand first in an input"):
+    with pytest.raises(UsageError, match="are each the first axis of an input"):
         optimize(
             path, budget="60%", micro_batch=2, dims={f"{name}:0": 64 for name in batched},
             dry_run=True,

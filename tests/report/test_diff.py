@@ -218,7 +218,7 @@ def test_the_text_has_the_numbers():
     text = text_of(diff(a, b))
     for said in (
         "(-2.00 MiB)",
-        "2 tensors have another fate",
+        "2 tensors are treated differently",
         "budget_text  60%  50%",
         "recomputed  kept",
         "[red]😀\\n",

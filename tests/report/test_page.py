@@ -249,7 +249,7 @@ def test_the_frontier_and_what_binds(open_page):
     result = example()
     page = open_page(result)
     document = document_of(result)
-    page.locator("text=Every budget looked at").click()
+    page.locator("text=Every budget tried").click()
     text = page.inner_text("body")
     for point in document["budget_preview"]["frontier"]["points"]:
         assert format_bytes(point["budget_bytes"]) in text

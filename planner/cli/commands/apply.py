@@ -22,20 +22,22 @@ def apply(
     time_limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", metavar="SECONDS", help="Time for a plan that is made again here."
+            "--time-limit",
+            metavar="SECONDS",
+            help="Time limit for a plan that is made again on this machine.",
         ),
     ] = 20.0,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not run what was planned again.")
+        bool, typer.Option("--no-verify", help="Do not verify a plan that was made again.")
     ] = False,
     json: o.Json = False,
     force: o.Force = False,
 ) -> None:
-    """Rewrite a model as a plan says, without searching again.
+    """Rewrite a model according to a plan, without another search.
 
-    A plan for a GPU that was made where its provider is not installed rests on where nodes are thought to
-    run. Where the provider is, it is made again: within the same budget and levers, from what the
-    provider does with the model, and verified. That plan is written beside the rewritten model.
+    A plan for a GPU that was made without its provider rests on an assumed placement of nodes. On a
+    machine with the provider, the plan is made again: within the same budget and levers, for the
+    placement that the provider chooses, and verified. The new plan is written beside the rewritten model.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ def diff(
 ) -> None:
     """Show what changed from one plan to another, and why the peak moved.
 
-    Thresholds are of the second plan; percentages are relative to the first.
+    Thresholds apply to the second plan; percentages are relative to the first.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ def doctor(
 ) -> None:
     """Show what works here: ONNX Runtime and its devices, packages, caches, memory.
 
-    Each provider is tried: it counts where a session on it computed. Exits with 2 where planner optimize
+    Each provider is tried: it works if a session on it computes. Exits with code 2 if planner optimize
     cannot run, and says what to do.
 
     \b

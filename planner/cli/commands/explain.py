@@ -21,12 +21,15 @@ def explain(
         str, typer.Option("--tensor", metavar="NAME", help="The tensor.", show_default=False)
     ],
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit of the prices.")
+        float,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", help="Time limit for computing the prices."
+        ),
     ] = 20.0,
     asked: o.Said,
     json: o.Json = False,
 ) -> None:
-    """Show what a plan does with one tensor: where it is, what was weighed, what its bytes are worth.
+    """Show what a plan does with one tensor: where it is, its alternatives, and the price of its bytes.
 
     \b
     Examples:

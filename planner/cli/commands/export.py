@@ -25,7 +25,8 @@ StepName = Annotated[
     str,
     typer.Argument(
         metavar="MODULE:CALLABLE|hf:CONFIG|MODEL.onnx",
-        help="What makes the step, a configuration of transformers, or a forward model; see below.",
+        help="The callable that makes the step, a transformers configuration, or a forward "
+        "model; see below.",
         show_default=False,
     ),
 ]
@@ -55,26 +56,30 @@ class Exporting:
         typer.Option(
             "--dynamic",
             metavar="INPUT=DIM,...",
-            help="Leave axes of an input symbolic, as in ids=batch,sequence; nothing between commas "
-            "leaves one fixed [repeatable].",
+            help="Make axes of an input symbolic, as in ids=batch,sequence; an empty place between "
+            "commas keeps an axis fixed [repeatable].",
         ),
     ] = None
     params: Annotated[
         Literal["inputs", "initializers"],
-        typer.Option("--params", help="Parameters are graph inputs, or stored in the model."),
+        typer.Option("--params", help="Make parameters graph inputs, or store them in the model."),
     ] = "inputs"
     specialize: Annotated[
         bool,
         typer.Option(
             "--specialize",
-            help="What the module's Python reads of tensors is as in the example inputs.",
+            help="Fix the values that the module's Python code reads from tensors to those of "
+            "the example inputs.",
         ),
     ] = False
     external_data: Annotated[
         bool, typer.Option("--external-data", help="Store tensors beside the model, in FILE.data.")
     ] = False
     sidecar: Annotated[
-        bool, typer.Option("--sidecar", help="Write .inputs.json too: how to draw the inputs.")
+        bool,
+        typer.Option(
+            "--sidecar", help="Also write .inputs.json, which says how to draw the inputs."
+        ),
     ] = False
     autocast: Annotated[
         Literal["bf16", "fp16"] | None,
@@ -84,18 +89,22 @@ class Exporting:
         bool,
         typer.Option(
             "--cast-for-cpu",
-            help="Casts around what the CPU has no bfloat16 kernel for, so that it runs there too.",
+            help="Cast around operators that have no bfloat16 kernel on the CPU, so that the "
+            "graph runs there too.",
         ),
     ] = False
     random: Annotated[
         Literal["graph", "inputs"],
-        typer.Option("--random", help="Dropout masks and the like: drawn in the graph, or inputs."),
+        typer.Option(
+            "--random",
+            help="Draw random numbers, such as dropout masks, in the graph, or make them inputs.",
+        ),
     ] = "graph"
     no_check: Annotated[
         bool,
         typer.Option(
             "--no-check",
-            help="Do not run PyTorch's own step beside the graph, at other values, to compare them.",
+            help="Do not compare the graph with PyTorch's own step, which runs at other values.",
         ),
     ] = False
     loss: Annotated[
@@ -103,8 +112,8 @@ class Exporting:
         typer.Option(
             "--loss",
             metavar="LOSS",
-            help="For a forward model: mse, cross_entropy (each of the first output, or as in "
-            "mse:logits), or an output that is the loss.",
+            help="For a forward model: mse or cross_entropy (of the first output, or of a named one, "
+            "as in mse:logits), or the name of the output that is the loss.",
         ),
     ] = None
     train: Annotated[
@@ -169,17 +178,17 @@ def export(
     the loss itself, alone or as .loss.
 
     The graph is compared with PyTorch's own step: at the example inputs, and at other inputs and
-    parameters, over three steps. What is not the same is an error.
+    parameters, over three steps. A difference is an error.
 
     Needs PyTorch: pip install "onnx-planner[torch]".
 
-    hf:CONFIG is a model of transformers by its configuration alone, without weights: a config.json, its
-    folder, or a kind (hf:gpt2). --dim batch=8 --dim seq=512 are its sizes; such a graph is planned, and
-    its parameters are yours to feed.
+    hf:CONFIG is a transformers configuration without weights: a config.json, its folder, or a model type
+    (hf:gpt2). --dim batch=8 --dim seq=512 give its sizes. The graph can be planned as it is; to run it,
+    feed the parameters.
 
     MODEL.onnx is a forward model, differentiated without PyTorch: pip install "onnx-planner[onnxsim]".
-    Its weights become inputs; FILE.initial.npz has what they start from. Normalizations keep their
-    statistics, and no dropout comes back.
+    Its weights become inputs, and FILE.initial.npz has their initial values. Normalizations keep their
+    statistics, and dropout is not restored.
 
     \b
     A step, in train.py:
@@ -243,7 +252,7 @@ def _export_step(
         if graph.unchecked and not wanted.no_check:
             note(f"not compared with PyTorch's own step: {graph.unchecked}")
         for line in graph.assumed:
-            note(f"taken for granted, as the example inputs give it: {line}")
+            note(f"assumed from the example inputs: {line}")
     note(f"wrote {', '.join(map(nearby, files))}")
 
 
@@ -269,7 +278,7 @@ def _traced(
     optimizer = wanted.optimizer
     if optimizer is not None and arguments.setdefault("optimizer", optimizer) is not optimizer:
         raise UsageError(
-            f"{step} returns an optimizer, and --optimizer names one: give one of both"
+            f"{step} returns an optimizer, and --optimizernames one: give only one of the two"
         )
     report("tracing")
     return export_training_graph(

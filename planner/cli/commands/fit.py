@@ -32,7 +32,8 @@ def fit(
         typer.Option(
             "--hardware",
             metavar="NAME|FILE.toml|all",
-            help="Hardware profile; several with commas, or repeated; all: every device that ships.",
+            help="Hardware profile; separate several with commas, or repeat it; all: every "
+            "profile that ships.",
             autocompletion=shipped_hardware,
             rich_help_panel=TARGET,
         ),
@@ -42,13 +43,13 @@ def fit(
 ) -> None:
     """Show which devices hold a model: as it is, with recompute, with copies to the host.
 
-    Nothing is run on the devices: bytes are planned, times are the rooflines of their profiles. The exit
-    code is 4 where one of the devices holds the model in no way that was run on a card (copies that
-    overlap were not yet, and do not count).
+    Nothing runs on the devices: bytes are planned, and times are the rooflines of their profiles. The
+    exit code is 4 if a device cannot hold the model. Copies that overlap with operations do not count for
+    this, as they have not run on a card yet.
 
-    MODEL may be a configuration of transformers, without weights: hf:config.json, its folder, or a kind
-    (hf:gpt2). Its step in float32 with AdamW is traced on shapes (planner export makes others), with the
-    dims batch (1) and, of text, seq. Needs PyTorch and transformers.
+    MODEL may be a transformers configuration without weights: hf:config.json, its folder, or a model type
+    (hf:gpt2). Its step in float32 with AdamW is traced on shapes, with the dim batch (1 by default) and,
+    for text, seq; planner export writes other steps. This needs PyTorch and transformers.
 
     \b
     Examples:
@@ -116,7 +117,9 @@ def _graph_of(model: Path, asked: o.Said, report: Progress) -> Iterator[_Graph]:
     dims = dict(asked["dims"] or {})
     batch, seq = dims.pop(BATCH, [1]), dims.pop(SEQ, None)
     if seq is not None and len(seq) != 1:
-        raise UsageError(f"--dim {SEQ} has one size in a graph of hf:CONFIG; the batch has several")
+        raise UsageError(
+            f"--dim {SEQ} takes one size in a graph of hf:CONFIG; only the batch takes several"
+        )
     if report:
         report(f"tracing {source}")
     fixed = {name: sizes[0] for name, sizes in dims.items() if sizes} | (

@@ -33,7 +33,8 @@ class WrittenFiles:
         Literal["fast", "thorough", "none"] | None,
         typer.Option(
             "--verify",
-            help="How to run both models: once each, more and at all levels, or not [fast].",
+            help="How to verify: run each model once, run them repeatedly and at all levels, or "
+            "not at all [fast].",
             show_default=False,
             rich_help_panel=VERIFICATION,
         ),
@@ -95,8 +96,8 @@ class WrittenFiles:
 def optimize(model: o.Model, *, asked: o.Said, wanted: WrittenFiles) -> None:
     """Rewrite a model so that it stays within a memory budget, and prove it on ONNX Runtime.
 
-    Writes the rewritten model, the plan (JSON) and a report (one HTML file). Ctrl-C ends the search for
-    a plan: the best one so far is taken, where there is one.
+    Writes the rewritten model, the plan (JSON) and a report (one HTML file). Ctrl-C ends the search
+    and takes the best plan so far, if there is one.
 
     \b
     Examples:
@@ -158,8 +159,8 @@ def _check_card(asked: o.Said) -> None:
     card = card_of(asked["device"], asked["hardware"])
     if card is None:
         raise UsageError(
-            "give a --budget, such as 16GB or 60%, a --max-slowdown, such as 5%, or both; or --device "
-            "and --hardware of a GPU, whose memory is the budget then"
+            "give a --budget, such as 16GB or 60%, a --max-slowdown, such as 5%, or both; or "
+            "give --device and --hardware of a GPU, whose memory is then the budget"
         )
     set_aside(card, asked["reserve"])
 

@@ -24,13 +24,15 @@ def problem(
     asked: o.Said,
     order: Annotated[
         Literal["default", "best"],
-        typer.Option("--order", help="ONNX Runtime's own order, or the best that planner finds."),
+        typer.Option(
+            "--order", help="Use ONNX Runtime's own order, or the best order that planner finds."
+        ),
     ] = "default",
     force: o.Force = False,
 ) -> None:
     """Write the planning problem of a model: operations, tensors, times, and copy bandwidths.
 
-    The file (JSON) is what planner solve takes; it holds nothing of the model but names and sizes.
+    planner solve reads the file (JSON), which holds only names, sizes and times of the model.
 
     \b
     Examples:

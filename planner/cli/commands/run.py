@@ -25,7 +25,8 @@ ScriptName = Annotated[
     typer.Argument(metavar="SCRIPT", help="The script, or with -m a module.", show_default=False),
 ]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="The script's own arguments.", show_default=False),
 ]
 
 
@@ -38,7 +39,8 @@ class Plans:
         typer.Option(
             "--budget",
             metavar="SIZE",
-            help="Plan models that planner has not written: 16GB, 12GiB, or 60% of a model's own peak.",
+            help="Budget for models that planner has not written: 16GB, 12GiB, or 60% of a "
+            "model's own peak.",
             show_default=False,
         ),
     ] = None
@@ -47,7 +49,7 @@ class Plans:
         typer.Option(
             "--plan",
             metavar="FILE",
-            help="Open the model that this plan belongs to as the plan says (repeatable).",
+            help="Apply this plan to the model that it was made for (repeatable).",
             show_default=False,
         ),
     ] = None
@@ -55,13 +57,13 @@ class Plans:
     device: Annotated[
         Device | None,
         typer.Option(
-            "--device", help="What models are planned for [the device that a session opens on]."
+            "--device", help="Device to plan models for [the device that a session opens on]."
         ),
     ] = None
     time_limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", metavar="SECONDS", help="Time for finding the plan of one model."
+            "--time-limit", metavar="SECONDS", help="Time limit for the search, for each model."
         ),
     ] = 60.0
     no_verify: Annotated[
@@ -72,7 +74,7 @@ class Plans:
         typer.Option(
             "--pool",
             metavar="SIZE",
-            help="Memory of sessions on files of planner's: a pool of exactly so many bytes (CPU).",
+            help="Open files that planner wrote in a memory pool of exactly this size (CPU).",
             show_default=False,
         ),
     ] = None
@@ -81,19 +83,19 @@ class Plans:
         typer.Option(
             "--disk",
             metavar="DIR",
-            help="The folder for swaps of files that were planned for a disk (CPU); plans of --budget "
-            "swap there [PLANNER_DISK, TMPDIR or /var/tmp].",
+            help="Folder for swaps of files that were planned for a disk (CPU); plans made for "
+            "--budget swap there too [PLANNER_DISK, TMPDIR or /var/tmp].",
             show_default=False,
         ),
     ] = None
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Raise an error in the script where a line would be printed."
+            "--strict", help="Raise an error in the script instead of printing a warning."
         ),
     ] = False
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what was done to each session, on stderr.")
+        bool, typer.Option("--explain", help="Print on stderr what was done to each session.")
     ] = False
 
     def wanted(self, dims: Mapping[str, int]) -> Wanted:
@@ -131,17 +133,17 @@ class Plans:
 def run(
     script: ScriptName, arguments: Arguments = None, *, plans: Plans, asked: o.Said
 ) -> Callable[[], None]:
-    """Run a script as it is, with each session opened as its plan needs it.
+    """Run an unchanged script, and open each session as its plan needs it.
 
-    Within this process onnxruntime.InferenceSession, and Module of onnxruntime.training.api, give a file
-    that planner wrote all that it needs: level, order, memory pattern and reuse, packing, provider and
-    its options, an arena of the plan's size. With --budget, a session on any other model is planned
-    first; with --plan, a session on the model of a plan file opens what planner apply makes of it. What
-    is made is kept, and the next start finds it.
+    In this process, onnxruntime.InferenceSession and the Module of onnxruntime.training.api open a file
+    that planner wrote with the settings that it needs: level, order, memory pattern and reuse, packing,
+    provider and its options, an arena of the plan's size. With --budget, any other model is planned
+    before its session opens. With --plan, a session on the model of a plan file opens the rewritten model
+    that planner apply writes. Plans and rewritten models are kept for the next start.
 
-    Options and providers that the script gives stay; a line on stderr says what in them is against the
-    plan. A model that cannot be planned (an unbound dim, a budget that no plan fits) is opened as it is,
-    with a line. --strict makes errors of these lines.
+    Options and providers that the script gives stay; a warning on stderr says which of them contradict
+    the plan. A model that cannot be planned (an unbound dim, a budget that no plan fits) is opened as it
+    is, with a warning. --strict turns these warnings into errors.
 
     \b
     Examples:

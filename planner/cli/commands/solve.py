@@ -79,14 +79,15 @@ class Changes:
         Literal["auto", "none", "only"],
         typer.Option(
             "--swap",
-            help="Copy tensors to the host, where the file allows it: when it pays, never, or only that.",
+            help="Copy tensors to the host, where the file allows it: when it pays, never, or as "
+            "the only lever.",
         ),
     ] = "auto"
     overlap: Annotated[
         bool | None,
         typer.Option(
             "--overlap/--no-overlap",
-            help="Copies run beside the operations, or add to the step [the file's].",
+            help="Run copies beside the operations, or let them add to the step [the file's].",
         ),
     ] = None
     params: o.Params = None
@@ -94,7 +95,7 @@ class Changes:
         bool,
         typer.Option(
             "--print-params",
-            help="Print these numbers as such a file, and end.",
+            help="Print the current parameters in the format of such a file, and exit.",
             callback=_print_params,
             is_eager=True,
         ),
@@ -120,7 +121,7 @@ def solve(
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
     Ctrl-C ends the search and gives the best plan so far, if one fits, with its gap. The operations stay
-    in the order of the file: the tables race, least-peak and frontier of FILE.toml change nothing here.
+    in the order of the file: the tables race, least-peak and frontier of FILE.toml have no effect here.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ Points = Annotated[
         metavar="N",
         min=2,
         max=1000,
-        help="How many budgets [12].",
+        help="Number of budgets [12].",
         rich_help_panel=BUDGET,
     ),
 ]
@@ -42,7 +42,7 @@ Jobs = Annotated[
         "--jobs",
         metavar="N",
         min=1,
-        help="Points solved at once [all cores].",
+        help="Number of points to solve at once [all cores].",
         rich_help_panel=SOLVER,
     ),
 ]
@@ -74,7 +74,7 @@ def sweep(
     """Show what each memory budget costs in time, and the largest size that fits each.
 
     Plans are searched for and simulated; no model is written. Times are predicted. The table least-peak
-    of FILE.toml changes nothing here.
+    of FILE.toml has no effect here.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ def verify(
     *,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="The plan, to compare order and bytes with."),
+        typer.Option("--plan", metavar="FILE", help="The plan whose order and bytes are checked."),
     ] = None,
     asked: o.Said,
     fast: Annotated[
@@ -34,7 +34,7 @@ def verify(
 ) -> None:
     """Run two models on ONNX Runtime: same numbers, planned order, bytes, budget, step time.
 
-    Exits with 5 where something does not hold.
+    Exits with code 5 if a check fails.
 
     \b
     Examples:

@@ -159,7 +159,10 @@ class _Rewriting:
         except ExportError:
             raise
         except Exception as error:  # PyTorch's rules raise errors of any kind
-            reason = "on complex numbers; their parts, by torch.view_as_real, are real"
+            reason = (
+                "it takes complex numbers; work on their real and imaginary parts "
+                "(torch.view_as_real)"
+            )
             raise UnsupportedOperator(
                 str(node.target), f"{node.name}, which is complex", reason
             ).called_at(self.joint.first_use.get(str(node.target), "")) from error

@@ -46,8 +46,8 @@ def ctc_loss(
         log_probs, targets = log_probs.unsqueeze(1), targets.reshape(1, -1)
     if targets.dim() == 1:
         raise ExportError(
-            "the targets of ctc_loss stand one behind the other: where each begins depends on values; "
-            "give them padded, as [batch, longest]"
+            "the targets of ctc_loss are concatenated, and where each begins depends on values; "
+            "pad them to [batch, longest]"
         )
     inputs, labels = (_column(x, log_probs.shape[1]) for x in (input_lengths, target_lengths))
     wide = log_probs.float() if log_probs.element_size() < 4 else log_probs

@@ -34,8 +34,9 @@ def _size(a: Tensor, what: str) -> int:
         line = line_of_user(traceback.extract_stack())
         where = f", at {line}" if line else ""
         raise ExportError(
-            f"{what} of {list(a.shape)}{where}: it is written out, as ONNX has no such operator, "
-            f"for real matrices of up to {LARGEST} rows; compute it outside, and pass it as an input"
+            f"{what} of {list(a.shape)}{where}: ONNX has no such operator, and planner writes it "
+            f"out only for real matrices of up to {LARGEST} rows; compute it outside the step, "
+            "and pass it as an input"
         )
     return n
 
@@ -115,6 +116,8 @@ class _Cholesky(_Spelled):
 
     @staticmethod
     def backward(ctx: Any, d_lower: Tensor, d_inverse: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        # A = L L^T and J = L^-1. With dL' = dL - J^T dJ J^T the symmetric gradient of A is that of
+        # J^T P(L^T dL') J, where P keeps the lower triangle and halves the diagonal.
         lower, inverse = ctx.saved_tensors
         turned = _mirrored(inverse)
         d_lower = d_lower - turned @ d_inverse @ turned

@@ -257,6 +257,8 @@ def _weights(mode: str, size: int, out: int, align: bool, scale: float | None) -
 
 
 def _resized(mode: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """Return an antialiased resize as two matrix products, R @ x @ C^T, and its gradient in x."""
+
     def forward(
         x: Tensor, out: list[int], align: bool, high: float | None = None, wide: float | None = None
     ) -> Tensor:

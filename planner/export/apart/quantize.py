@@ -175,8 +175,8 @@ def observed(
     """Return (dequantized values, mask that passes the gradient, the new range and parameters)."""
     if not least.numel():
         raise ExportError(
-            "the observer of fake quantization by channel has no ranges yet, whose shape the first run "
-            "gives them: run the module once on the example inputs before the export"
+            "the observer of per-channel fake quantization has no ranges yet: run the module "
+            "once on the example inputs before the export"
         )
     watches, is_on = observes.reshape(()) != 0, quantizes.reshape(()) != 0
     others = [at for at in range(x.dim()) if not by_channel or at != axis % x.dim()]

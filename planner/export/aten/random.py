@@ -82,9 +82,14 @@ def _drawn(
     tag: str = "",
     dtype: torch.dtype | None = None,
 ) -> Value:
-    """Draw, or read fed, random numbers of the given type, by default the result's.
+    """Draw random numbers, or read them from an input if the caller feeds them.
 
     Half types are drawn as float32 and rounded.
+
+    Args:
+        kind: "Normal", with `first` the mean and `second` the scale; or "Uniform", from `first` to
+            `second`.
+        dtype: type of the numbers; by default that of the node's result.
     """
     dtype = dtype or low.dtype
     wide = torch.float32 if dtype in HALF else dtype

@@ -186,7 +186,7 @@ class _Comparison:
             inputs = {n: resized(t, axes.get(n, {}), border.sizes) for n, t in self.inputs.items()}
             count = sum(t.numel() for t in inputs.values())
             if count > _LARGER * sum(t.numel() for t in self.inputs.values()):
-                return f"{where}, it would take long"
+                return f"{where}, a run would take too long"
             before = Kept(self.step, copied=True)
             try:
                 stop = self._compared(number, inputs, state)
@@ -197,8 +197,9 @@ class _Comparison:
             except OtherStep as error:
                 raise OtherStep(
                     None,
-                    f"{where}, {error.what}: the module chooses by a size, and the graph has what it "
-                    "chose for the example's: choose with torch.where, or export a graph for each size",
+                    f"{where}, {error.what}: the module branches on a size, and the graph has the "
+                    "branch of the example's size only: use torch.where, or export one graph for "
+                    "each size",
                 ) from None
         return ""
 
@@ -218,9 +219,10 @@ class _Comparison:
                 names = ", ".join(sorted(counter.place.name for counter in grown))
                 raise OtherStep(
                     None,
-                    f"some {further} steps later, with what it counts ({names}) as large, {error.what}: "
-                    "a graph does not count in Python; count in a buffer (self.n.add_(1)) and choose "
-                    "with torch.where, or export a graph for each phase",
+                    f"after {further} more steps, with its counters ({names}) as large, "
+                    f"{error.what}: a graph cannot count in Python; count in a buffer "
+                    "(self.n.add_(1)) and branch with torch.where, or export one graph for each "
+                    "phase",
                 ) from None
 
     def _compared(

@@ -86,8 +86,8 @@ class StepJudge:
                 continue
             if old is None:
                 return (
-                    f"the step makes {name!r} as it first runs: run the module once on the inputs "
-                    "before the export, or make it in __init__"
+                    f"the step creates {name!r} in its first run: run the module once on the "
+                    "inputs before the export, or create it in __init__"
                 )
             return f"the step changes {name!r}, and the graph does not return it"
         return ""
@@ -99,7 +99,7 @@ class StepJudge:
             array = theirs.state[name]
             share = _of(array, allowed)
             if not is_near(ours[name + UPDATED_SUFFIX], array, share, floor=_LEAST):
-                return f"{name!r} has another value behind the step"
+                return f"{name!r} has another value after the step"
         return ""
 
     @cached_property

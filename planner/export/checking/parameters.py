@@ -14,8 +14,8 @@ def check_parameters(module: nn.Module) -> None:
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise OtherStep(
                 None,
-                f"{name!r} has a hook on its gradient, which the graph does not have: take it off, and "
-                "do what it does outside of the step, or within the module",
+                f"{name!r} has a hook on its gradient, which a graph cannot run: remove the hook, "
+                "and do its work outside the step or in the module",
             )
         start, count = int(parameter.storage_offset()), int(parameter.numel())
         spans = seen.setdefault(parameter.untyped_storage().data_ptr(), [])
@@ -23,7 +23,7 @@ def check_parameters(module: nn.Module) -> None:
             if start < last and first < start + count:
                 raise OtherStep(
                     None,
-                    f"{name!r} and {other!r} hold the same memory, and are two parameters of the graph, "
-                    "each with an update of its own: tie them by assigning one Parameter to both",
+                    f"{name!r} and {other!r} share memory, but are two parameters of the graph, "
+                    "each with its own update: tie them by assigning one Parameter to both",
                 )
         spans.append((start, start + count, name))

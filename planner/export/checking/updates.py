@@ -132,7 +132,7 @@ class EagerUpdate:
                 if not is_equal(before[name], theirs):
                     return f"the update changes {name!r}, and the graph does not return it"
             elif not self._is_near(ours[name + UPDATED_SUFFIX], theirs, before[name]):
-                return f"the update leaves another {name!r}"
+                return f"the update leaves a different {name!r}"
         return ""
 
     def _wrong_state(self, ours: Arrays) -> str:
@@ -146,7 +146,7 @@ class EagerUpdate:
             if theirs is None:  # not created yet, for example after a skipped step
                 theirs = self._first.get(item.name)
             if theirs is None or not self._is_near(found, theirs, old):
-                return f"the update leaves another {item.name!r}"
+                return f"the update leaves a different {item.name!r}"
         for item in self._update.state:
             if item.new is not None and item.name in self._state:
                 self._state[item.name] = ours[item.name + UPDATED_SUFFIX]
@@ -166,7 +166,7 @@ class EagerUpdate:
         for name, value in returned.items():
             theirs = array_of(torch.as_tensor(value))
             if not self._is_near(ours[name], theirs, np.zeros_like(theirs)):
-                return f"what the update returns as {name!r} is another"
+                return f"the update returns a different {name!r}"
         return ""
 
     def _is_near(self, ours: np.ndarray, theirs: np.ndarray, old: np.ndarray) -> bool:

@@ -128,7 +128,7 @@ def _check(names: Sequence[str], said: float, loss: Callable[[float], float]) ->
     if quotients:
         nearest = min(quotients, key=lambda found: abs(found - said))
         raise ExportError(
-            f"the gradients of {', '.join(map(repr, names))} are not those of the loss: along them it "
-            f"changes by {nearest:.4g}, where they say {said:.4g}; freeze these (--freeze), or leave the "
-            "comparison out with --no-check (check=False)"
+            f"the gradients of {', '.join(map(repr, names))} do not match the loss: along them it "
+            f"changes by {nearest:.4g}, and they predict {said:.4g}; freeze these (--freeze), or "
+            "leave the comparison out with --no-check (check=False)"
         )

@@ -156,7 +156,8 @@ def _differentiated(proto: onnx.ModelProto, parameters: Mapping[str, np.ndarray]
     """
     if clash := _names(proto.graph) & {f"{name}_grad" for name in parameters}:
         raise UsageError(
-            f"the model has a tensor called {min(clash)!r}, as a gradient is: rename it"
+            f"the model has a tensor called {min(clash)!r}, which is the name of a gradient in "
+            "the training graph: rename it"
         )
     proto = in_plain_operators(proto)
     nodes, constants, gradients = differentiated(proto, tuple(parameters))
@@ -210,8 +211,8 @@ def _check_asked(optimizer: str | None) -> None:
     """Raise UsageError where the optimizer is not known, or onnxsim is not installed."""
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise UsageError(
-            f"the optimizer of a forward model is {', '.join(OPTIMIZERS)} by name, not {optimizer!r}: "
-            "with PyTorch's settings, and lr as an input"
+            f"the optimizer of a forward model must be {', '.join(OPTIMIZERS)} by name, not "
+            f"{optimizer!r}: with PyTorch's settings, and lr as an input"
         )
     if importlib.util.find_spec("onnxsim") is None:
         raise UsageError(
@@ -298,8 +299,9 @@ def _check_free(graph: onnx.GraphProto, loss: str | None) -> None:
         is_added = name == TARGET or name.startswith(f"{LOSS}.")
         if (is_added and loss is None) or (name == LOSS and loss != LOSS):
             raise UsageError(
-                f"the model has a tensor called {name!r}, as one of the training graph is: rename it"
-                f"{', or give --loss loss if it is the output to train for' if name == LOSS else ''}"
+                f"the model has a tensor called {name!r}, which is also a name in the training "
+                "graph: rename "
+                f"it{', or give --loss loss if it is the output to train for' if name == LOSS else ''}"
             )
 
 
@@ -380,15 +382,15 @@ def _trained(
     for pattern in (*train, *freeze):
         if not like([pattern]):
             raise UsageError(
-                f"no float32 initializer is called like {pattern!r} (there are "
+                f"no float32 initializer matches {pattern!r} (there are "
                 f"{', '.join(list(floats)[:4]) or 'none'}, ...)"
             )
     wanted = like(train) if train else _weights(proto, floats)
     wanted -= like(freeze)
     if not wanted:
         raise ExportError(
-            "the model has no weights to train: float32 initializers that products, convolutions, "
-            "normalizations or embeddings read; name others with --train"
+            "the model has no weights to train: no product, convolution, normalization or "
+            "embedding reads a float32 initializer; name others with --train"
         )
     return {name: numpy_helper.to_array(floats[name]) for name in floats if name in wanted}
 

@@ -77,8 +77,8 @@ def differentiated(
             )
         except ValueError as error:
             raise ExportError(
-                f"onnxsim cannot differentiate the model: {_said(error, proto.graph.node)}; what "
-                "lies before it can be left out (--freeze), or name what is trained (--train)"
+                f"onnxsim cannot differentiate the model: {_said(error, proto.graph.node)}; "
+                "freeze the parameters before it (--freeze), or name those to train (--train)"
             ) from None
     imports = [helper.make_opsetid("", opset_of(proto))]
     for function in builder.functions:  # their operators are equal in both sets

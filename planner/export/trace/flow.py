@@ -60,8 +60,8 @@ def gradient_flow(
         value = results[LOSS]
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
-                f"the loss must be a scalar of floating point that depends on a parameter to "
-                f"train; it is {value.dtype} of shape {list(value.shape)}"
+                "the loss must be a floating-point scalar that depends on a parameter to train; "
+                f"it is {value.dtype} of shape {list(value.shape)}"
                 f"{'' if value.requires_grad else ' and depends on none'}"
                 f"{_FIRST if len(results) > 1 else ''}"
             )

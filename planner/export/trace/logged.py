@@ -62,8 +62,9 @@ class Logged:
     def _goes_on(self, *_: Any, **__: Any) -> Any:
         raise DataDependentControlFlow(
             self._line,
-            "a number that is read of a tensor decides what is computed, or is computed with; what is "
-            "computed outside of PyTorch goes outside of the step, and comes in as a target",
+            "a number read from a tensor decides what is computed, or enters the computation; "
+            "move computation that PyTorch does not do outside the step, and pass its result as "
+            "a target",
         )
 
     def _more(self, *_: Any, **__: Any) -> Logged:

@@ -104,15 +104,15 @@ def read_in_a_run(
     away = next((n for n, t in {**parameters, **buffers}.items() if t.is_meta), None)
     if away is not None:
         raise UsageError(
-            f"{away!r} is on the meta device: what the step reads of its inputs is known only where "
-            "it can run; leave out specialize, or give the module values"
+            f"{away!r} is on the meta device: specialize runs the step to see which values it "
+            "reads; leave out specialize, or give the module values"
         )
     found = _run(run, parameters, buffers)
     again = _run(run, {name: _changed(t) for name, t in parameters.items()}, buffers)
     for index, read in enumerate(found):
         if index >= len(again) or not _same(read, again[index]):
             raise DataDependentControlFlow(
-                read.line, f"what {read.function} gives changes with the parameters"
+                read.line, f"the result of {read.function} changes with the parameters"
             )
     return found
 

@@ -106,9 +106,10 @@ def _dense(options: dict[str, Any]) -> dict[str, Any]:
 def _packed(*_: Any, **__: Any) -> Any:
     """Reject `pack_padded_sequence`, whose number of rows is the sum of the lengths."""
     raise ExportError(
-        f"a packed sequence has sizes that follow from the values of its lengths{at(_line())}: give the "
-        "recurrent layer the padded batch (which computes the same up to each length, but for a backward "
-        "direction), take its results by a mask, and last states by output.gather at lengths - 1"
+        f"the sizes of a packed sequence depend on the values of its lengths{at(_line())}: give "
+        "the recurrent layer the padded batch (its results are the same up to each length, "
+        "except in a backward direction), mask its results, and take the last states with "
+        "output.gather at lengths - 1"
     )
 
 
@@ -172,10 +173,10 @@ def _is_said_causal(_: Any, is_causal: bool | None = None, *__: Any) -> bool:
 def _no_backward(*_: Any, **__: Any) -> None:
     """Reject `torch.autograd.backward`, which adds to `.grad`, unseen by a trace."""
     raise ExportError(
-        f"the step runs a backward pass of its own{at(_line())}: its "
-        "gradients are added to .grad, which a graph does not return; use torch.autograd.grad, for a "
-        "parameter's in a custom backward with the parameter among the function's inputs, and "
-        "torch.utils.checkpoint in place of a checkpoint of one's own"
+        f"the step runs a backward pass of its own{at(_line())}, which adds its gradients to "
+        ".grad, and a graph does not return these; use torch.autograd.grad (a custom backward "
+        "needs the parameter among the function's inputs), and torch.utils.checkpoint in place "
+        "of your own checkpointing"
     )
 
 

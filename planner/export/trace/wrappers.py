@@ -22,8 +22,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             raise UsageError(
-                f"{name!r} has no shape yet, as it is a lazy module's: run the module once on the "
-                "example inputs before the export"
+                f"{name!r} belongs to a lazy module and has no shape yet: run the module once on "
+                "the example inputs before the export"
             )
     for name, part in module.named_modules():
         holds = not name or any(True for _ in part.children())

@@ -162,7 +162,7 @@ class _Building:
                 return second, installed, values, False
         if tracer.absent:
             raise UpdateRefused(
-                "it makes state in a branch alone, and not as a later step would: take one step in "
+                "it creates state in one branch only, unlike a later step: take one step in "
                 "PyTorch before the export"
             )
         flag = tracer.input(STARTED, (), torch.bool)
@@ -260,7 +260,7 @@ class _Building:
                 moved[key_of(places[path].value)] = path, node
             elif path in places and isinstance(places[path].value, int | float):
                 raise UpdateRefused(
-                    f"it changes the number {name_of(path, self.parameters)!r} at times"
+                    f"it changes the number {name_of(path, self.parameters)!r} in some steps only"
                 )
         for key in {**outcome.leaves, **moved}:
             path, node = moved.get(key) or (None, outcome.leaves[key])

@@ -39,8 +39,8 @@ class Gradients:
             for name, parameter in self._module.named_parameters():
                 if parameter.requires_grad != trained[name]:
                     raise UpdateRefused(
-                        f"it sets requires_grad of {name!r}, and a graph trains what it was exported "
-                        "with: export one graph for each phase"
+                        f"it sets requires_grad of {name!r}, and a graph always trains the same "
+                        "parameters: export one graph for each phase"
                     )
         finally:
             for name, parameter in self._module.named_parameters():
@@ -59,7 +59,7 @@ class Gradients:
         for name in self._lent:
             if name in self._dropped & self._left:
                 raise UpdateRefused(
-                    f"it adds up the gradient of {name!r} over several calls, as zero_grad in one branch "
-                    "says, and a graph has that of one step: add p.grad to a tensor of your own, "
-                    "and zero that one"
+                    f"it adds up the gradient of {name!r} over several calls (it calls zero_grad "
+                    "in one branch only), and a graph has the gradient of one step: add p.grad "
+                    "to a tensor of your own, and zero that one"
                 )

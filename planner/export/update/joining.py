@@ -27,8 +27,8 @@ def either(
     yes, no = flat(tracer, one, other), flat(tracer, other, one)
     if yes.keys() != no.keys():
         raise UpdateRefused(
-            "what it does at the first step leaves other state than what it does later: take one step "
-            "in PyTorch before the export"
+            "its first step leaves other state than its later steps: take one step in PyTorch "
+            "before the export"
         )
     found = UpdateOutcome()
     into: dict[str, dict[Any, fx.Node]] = {

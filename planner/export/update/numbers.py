@@ -223,8 +223,8 @@ def _as_key(tensor: Tensor) -> int:
         return id(tensor)
     raise DataDependentUpdate(
         line_of_user(traceback.extract_stack()),
-        "a number that is looked up in a set or a dict, as MultiStepLR does; compare it: in a list or a "
-        "tuple, or with ==",
+        "a number that is looked up in a set or a dict, as MultiStepLR does; look it up in a "
+        "list or a tuple, or use ==",
     )
 
 

@@ -26,7 +26,7 @@ _KERNELS = ("foreach", "fused", "capturable", "differentiable")
 
 _REFUSED: Mapping[type[Optimizer], str] = {
     LBFGS: "LBFGS runs the step several times through a closure",
-    SparseAdam: "SparseAdam takes sparse gradients, and those of a graph are dense: take Adam",
+    SparseAdam: "SparseAdam takes sparse gradients, and a graph has dense ones: use Adam",
 }
 
 
@@ -78,8 +78,8 @@ class Rates:
             check(optimizer)
             if args[1:] or kwargs:  # the first is the optimizer
                 raise UsageError(
-                    f"{type(optimizer).__name__}.step is given a closure, and runs the step again: a "
-                    "graph holds one"
+                    f"{type(optimizer).__name__}.step takes a closure and runs the step again: a "
+                    "graph holds one run of it"
                 )
             self._check_parameters(optimizer)
             self.reach.add_root(type(optimizer).__name__, optimizer)
@@ -148,9 +148,9 @@ class Rates:
             for parameter in group["params"]:
                 if id(parameter) not in self.parameters:
                     raise UsageError(
-                        f"{type(optimizer).__name__} has a parameter of shape "
-                        f"{list(parameter.shape)} that is not the module's: make the optimizer of the "
-                        "parameters of the module that is exported, as it is now (module.parameters())"
+                        f"{type(optimizer).__name__} has a parameter of shape {list(parameter.shape)} "
+                        "that is not the module's: create the optimizer from the current parameters "
+                        "of the exported module (module.parameters())"
                     )
 
     def value_of(self, tracer: Any, node: fx.Node) -> Tensor | None:

@@ -25,7 +25,7 @@ def schedules_refused() -> Iterator[None]:
     """Make a step of such a schedule raise UpdateRefused within the block."""
     with contextlib.ExitStack() as stack:
         for kind, method, why in (
-            (OneCycleLR, "get_lr", "raises an error behind its last step"),
+            (OneCycleLR, "get_lr", "raises an error after its last step"),
             (CyclicLR, "get_lr", ""),
             (ReduceLROnPlateau, "step", "reads its metric as a Python number"),
         ):

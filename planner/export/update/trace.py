@@ -103,8 +103,8 @@ class Tracer:
             if len(ways) > _MOST_PATHS:
                 lines = sorted({question.line for question in run.questions})
                 raise UpdateRefused(
-                    f"its Python takes more than {_MOST_PATHS} ways by values of tensors, at "
-                    f"{'; '.join(lines)}: write the branch with torch.where"
+                    f"its Python code branches on values of tensors in more than {_MOST_PATHS} "
+                    f"ways, at {'; '.join(lines)}: write the branch with torch.where"
                 )
             forced = None if is_trial else _next(run.questions)
         return self._choice(ways, 0)
@@ -127,7 +127,7 @@ class Tracer:
             found.places[path] = self._chosen(question, one, other, str(path[-1]))
         for name in {**yes.results, **no.results}:
             if name not in yes.results or name not in no.results:
-                raise UpdateRefused(f"it returns {name!r} in one branch alone, at {question.line}")
+                raise UpdateRefused(f"it returns {name!r} in one branch only, at {question.line}")
             found.results[name] = self._chosen(question, yes.results[name], no.results[name], name)
         return found
 
@@ -150,7 +150,7 @@ class Tracer:
         held, beside = one.meta["val"], other.meta["val"]
         if (held.shape, held.dtype) != (beside.shape, beside.dtype):
             raise UpdateRefused(
-                f"{what} has another shape or type in either branch, at {question.line}"
+                f"{what} has different shapes or types in the two branches, at {question.line}"
             )
         return self.merged.where(question.condition, one, other)
 
@@ -174,7 +174,7 @@ class Tracer:
             if self._memory.setdefault(memory, key) != key:
                 other = self.leaves[self._memory[memory]].name
                 raise UpdateRefused(
-                    f"two tensors lie in the memory of {other!r}, as views of it do: use the whole one"
+                    f"two tensors are views of {other!r}'s memory: use the whole tensor"
                 )
             name = self._names.get(key, f"tensor_{len(self.leaves)}")
             self.leaves[key] = Leaf(tensor, name)

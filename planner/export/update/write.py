@@ -26,7 +26,7 @@ def write_update(
     The step's gradients must be named already.
     """
     if any(is_complex(node.meta.get("val")) for node in update.module.graph.nodes):
-        raise UpdateRefused("there are complex numbers in it: take planner.export.optim")
+        raise UpdateRefused("it computes with complex numbers: use planner.export.optim")
     builder = lowering.builder
     for name, node in update.fed.items():
         lowering.values[node] = _value_of(name, update, joint, lowering)

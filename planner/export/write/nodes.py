@@ -57,7 +57,7 @@ def lower_nodes(
             if operand in folded and operand not in lowering.values:
                 held = folded[operand]
                 if not isinstance(held, torch.Tensor):
-                    reason = f"it reads a {type(held).__name__}, of which a graph has none"
+                    reason = f"it reads a {type(held).__name__}, which a graph cannot hold"
                     error = UnsupportedOperator(str(node.target), describe(node), reason)
                     raise error.called_at(line_of(node, first_use))
                 array = array_of(held)
@@ -112,7 +112,7 @@ def _apply(node: fx.Node, lowering: Lowering) -> Any:
     key = str(target).removeprefix("aten.")
     if key not in RULES:
         if lowering.random == "inputs" and torch.Tag.nondeterministic_seeded in target.tags:
-            reason = "it draws at random, and what it draws cannot be fed"
+            reason = "it draws random numbers, and these cannot be fed as an input"
             raise UnsupportedOperator(str(target), describe(node), reason)
         return _translated(node, lowering)
     args, kwargs = fx.map_arg((node.args, node.kwargs), _dimension)

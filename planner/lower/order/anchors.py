@@ -95,7 +95,10 @@ class Anchorer:
         return None
 
     def host_copy(self, step: PlannedStep) -> PlannedStep:
-        """Return a copy to the host of an output of `step`, to be anchored there instead."""
+        """Return a step that copies an output of `step` to the host.
+
+        An anchor can read the copy if it cannot read the output itself on the device.
+        """
         value = next(v for v in step.writes.values() if v)
         number = self._next()
         return PlannedStep(

@@ -72,7 +72,7 @@ def applied(
     assert files.model is not None
     if is_made_here(plan):
         check_belongs(plan, model)
-        progress(f"planning again, on what {plan.device} does with the model here")
+        progress(f"planning again, for what {plan.device} does with the model on this machine")
         found = optimized(
             OptimizeJob(
                 request=_asked(model, plan, time_limit_s),

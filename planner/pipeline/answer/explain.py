@@ -75,6 +75,12 @@ def _explained(
     time_limit_s: float,
     report: Progress,
 ) -> ExplainDocument:
+    """Collect what the document says of tensor `name`.
+
+    Its life before and after the plan, the intervals in which it is away, and, if the bound is found
+    in time, what a MiB of the budget is worth there. A plan that leaves the model as it is has only
+    the first.
+    """
     graph = with_barred(prepared.graph, plan.barred, where=str(plan_path))
     prepared = replace(prepared, graph=graph)
     tensor = _find(name, prepared)
@@ -137,14 +143,14 @@ def _find(name: str, prepared: Prepared) -> Tensor:
     hint = closest(name, names, "names are", most=_CLOSEST)
     if name in {t.name for t in prepared.baseline.graph.tensors} and prepared.fuse != "none":
         raise UsageError(
-            f"tensor {name!r} is worked out inside of a fused node (--fuse {prepared.fuse}), and nobody "
-            f"stores it{hint}"
+            f"tensor {name!r} is computed inside a fused node (--fuse {prepared.fuse}) and never "
+            f"stored{hint}"
         )
     values = {str(v.name) for node in prepared.loaded.model.graph for v in node.outputs}
     if name in values:
         raise UsageError(
-            f"the plan knows no tensor {name!r}: ONNX Runtime's optimizers leave none of that name "
-            f"(fused, merged or folded){hint}"
+            f"the planned graph has no tensor {name!r}: ONNX Runtime's optimizers fused, merged "
+            f"or folded it{hint}"
         )
     raise UsageError(f"the model has no tensor {name!r}{hint}")
 

@@ -82,7 +82,7 @@ def _with_reserve(job: OptimizeJob, result: OptimizeResult, given: int, again: i
     lost = max((cap.over_budget_bytes for cap in caps), default=0)
     least = int(ANSWERING.least_lost * 2**again * plan.budget_bytes)
     reserve = max(int(ANSWERING.lost * lost) + plan.reserve_bytes, given + least)
-    job.progress(f"again, with {format_bytes(reserve)} in reserve, for what the arena loses")
+    job.progress(f"again, with {format_bytes(reserve)} in reserve, for the arena's fragmentation")
     request = replace(job.request, reserve=f"{reserve}B")
     prepared = None if job.prepared is None else replace(job.prepared, request=request)
     return replace(job, request=request, prepared=prepared)
@@ -167,8 +167,8 @@ def _check_request(job: OptimizeJob, runs: int | None) -> None:
     request = job.request
     if request.costs.profile is not None:
         raise UsageError(
-            "--profile has the times of runs on the whole batch, which say nothing of runs on parts of "
-            "it; with --micro-batch give --calibrate, or a --hardware profile"
+            "--profile has the times of runs on the whole batch, not of runs on parts of it; "
+            "with --micro-batch give --calibrate, or a --hardware profile"
         )
     if runs is None and request.budget is None:
         raise UsageError(
@@ -232,8 +232,8 @@ class _RunCount:
         if not found:
             runs = min(self.ways, key=lambda k: (self.ways[k][-1].order.least_bound_bytes, k))
             return runs, (
-                "micro-batches: no number of runs was found with a plan within the budget; "
-                f"{runs} need least"
+                "micro-batches: no plan within the budget was found for any number of runs; "
+                f"{runs} runs need the least memory"
             )
         least = min(found.values())
         runs = min(k for k, t in found.items() if t <= (1 + POLICY.worth) * least)

@@ -206,7 +206,7 @@ class OptimizeJob:
         if self.request.max_slowdown is None:
             raise UsageError("give a --budget, a --max-slowdown, or both")
         if self.request.levers.cast_saved != "none":
-            raise UsageError("--cast-saved needs a --budget: what has to fit says what is cast")
+            raise UsageError("--cast-saved needs a --budget, which decides what is cast")
         return parse_slowdown(self.request.max_slowdown)
 
     def _binds(self, planned: Planned, settings: Settings) -> str:
@@ -221,9 +221,9 @@ class OptimizeJob:
             bound = planned.solved.bound_us / time_us - 1
             raise InfeasibleBudgetError(
                 f"within {format_both(settings.budget_bytes)} the plan found is "
-                f"{format_percent(added)} slower, more than {most} (in its base order none is below "
-                f"{format_percent(max(0.0, bound))}): the slowdown binds; allow more of it, or a "
-                "larger budget"
+                f"{format_percent(added)} slower, more than {most} (in its base order none is "
+                f"below {format_percent(max(0.0, bound))}): the slowdown binds; raise "
+                "--max-slowdown or the budget"
             )
         return "budget" if added > 1e-9 else ""
 
@@ -246,7 +246,7 @@ class OptimizeJob:
         """Drop the anchors that the plan does not need; keep the plan as it is after Ctrl-C."""
         if planned.solved.is_interrupted:
             return planned
-        self.progress("leaving out what need not pin the order")
+        self.progress("removing anchors that the order does not need")
         try:
             return loosened(planned, settings)
         except KeyboardInterrupt:
@@ -320,7 +320,7 @@ class OptimizeJob:
         self.progress("drawing the report")
         figures = drawn(document)
         if preview is not None:
-            self.progress("waiting for what other budgets would cost")
+            self.progress("waiting for the costs of other budgets")
             result = replace(result, budget_preview=preview.result(result.plan.planned.step_us))
             document = with_preview(document, result)
         self.progress("writing the report")

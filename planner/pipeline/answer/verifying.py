@@ -72,8 +72,8 @@ def check_same_inputs(prepared: Prepared, path: Path, after: ModelView) -> None:
     new = [t.name for t in fed if not t.is_initializer and t.name not in mine]
     if new:
         raise UsageError(
-            f"{path} has the input {new[0]!r}, which the original has not: where it was made with "
-            "--micro-batch, give its plan with --plan"
+            f"{path} has the input {new[0]!r}, which the original does not have: if it was made "
+            "with --micro-batch, give its plan with --plan"
         )
 
 
@@ -182,7 +182,7 @@ def _with_magnitudes(
             prepared.model, plan.halved, feeds, prepared.loaded.path.parent, plan.seed
         )
     except ModelError as error:
-        said = f"magnitudes of what is stored in half were not measured: {error}"
+        said = f"magnitudes of tensors stored in half were not measured: {error}"
         return replace(verification, notes=(*verification.notes, said))
     name = max(found, key=found.__getitem__)
     note = (

@@ -72,8 +72,9 @@ def divisible(loaded: LoadedModel, request: Request, progress: Progress) -> Divi
     """
     if loaded.has_external_data:
         raise UsageError(
-            f"--micro-batch: initializers of {loaded.path} lie in files beside it, which the model of a "
-            "run would share; make parameters graph inputs in the export, or save the model in one file"
+            f"--micro-batch: initializers of {loaded.path} are stored in files beside it, which "
+            "micro-batches do not support; make parameters graph inputs in the export, or save "
+            "the model in one file"
         )
     progress("following the samples of a batch through the graph")
     flow = _flow(loaded)
@@ -86,10 +87,10 @@ def divisible(loaded: LoadedModel, request: Request, progress: Progress) -> Divi
         )
     untried = _why_not_tried(loaded, batch)
     if untried is None:
-        progress("seeing how its totals add up, on a few samples")
+        progress("running a few samples to see how totals add up")
         kinds = _probe(loaded, flow, request).kinds(names)
     else:
-        progress("telling from its operators how its totals add up")
+        progress("deriving from the operators how totals add up")
         kinds = kinds_by_rules(loaded.model, flow, names)
     notes = (*([untried] if untried else []), *_notes(loaded, flow, kinds))
     return Divisible(loaded=loaded, batch=batch, flow=flow, kinds=kinds, notes=notes)
@@ -105,8 +106,9 @@ def _why_not_tried(loaded: LoadedModel, batch: Batch) -> str | None:
     if POLICY.times_peak * peak <= free:
         return None
     return (
-        f"micro-batches: how its totals add up was told from its operators, and not measured: a run on "
-        f"{SAMPLES} samples holds {format_bytes(peak)} and more, and {format_bytes(free)} are free here"
+        "micro-batches: planner derived from the operators how totals add up, and did not "
+        f"measure it: a run on {SAMPLES} samples holds {format_bytes(peak)} and more, and "
+        f"{format_bytes(free)} are free here"
     )
 
 
@@ -137,8 +139,8 @@ def as_planned(loaded: LoadedModel, batches: MicroBatches) -> Divisible:
     if strange or flow.batch.dim != batches.dim:
         name = strange[0] if strange else batches.dim
         raise ModelError(
-            f"the plan adds {name!r} up over micro-batches, which the model has not so: it was edited by "
-            "hand; make the plan again"
+            f"the plan adds {name!r} up over micro-batches, and this model does not: it was "
+            "edited by hand; make the plan again"
         )
     return Divisible(loaded=loaded, batch=flow.batch, flow=flow, kinds=Kinds(of=of))
 
@@ -172,34 +174,35 @@ def _notes(loaded: LoadedModel, flow: Flow, kinds: Kinds) -> list[str]:
         names = ", ".join(repr(n) for n in kinds.assumed[:_SHOWN])
         more = f" and {len(kinds.assumed) - _SHOWN} more" if len(kinds.assumed) > _SHOWN else ""
         found.append(
-            f"micro-batches: {names}{more} were 0 on the samples looked at: taken to add up as most "
-            "other totals do"
+            f"micro-batches: {names}{more} were 0 on the samples that ran: planner assumes that "
+            "they add up as most other totals do"
         )
     if any(kind not in (SUM, MEAN) for kind in kinds.of.values()):
         found.append(
-            "micro-batches: means over targets that are not ignored are weighted with their number, "
-            "which may differ from run to run (a step all of whose targets are ignored has gradients of "
-            "0 in place of 0/0)"
+            "micro-batches: means over targets that are not ignored are weighted with the number "
+            "of these targets, which may differ from run to run (a step all of whose targets are "
+            "ignored has gradients of 0 in place of 0/0)"
         )
     for node in model.graph:
         if "ignore_index" in node.attributes:
             found.append(
-                f"micro-batches: node {node.name!r} ({node.op_type}) averages over targets that are not "
-                "ignored, in each run over its own: the totals are those of the whole batch where each "
-                "run has as many of them"
+                f"micro-batches: node {node.name!r} ({node.op_type}) averages over targets that "
+                "are not ignored, in each run over its own: the totals are those of the whole "
+                "batch only if each run has equally many"
             )
             break
     random = random_nodes(model)
     if random:
         found.append(
-            f"micro-batches: {len(random)} node(s), first {random[0].name!r} ({random[0].op_type}), draw "
-            "random numbers: the runs draw others than one run on the whole batch does, as good but not "
-            "the same; they were switched off to see how the totals add up"
+            f"micro-batches: {len(random)} node(s), first {random[0].name!r} "
+            f"({random[0].op_type}), draw random numbers: the runs draw other numbers than one "
+            "run on the whole batch, equally good but not the same; planner switched them off to "
+            "see how totals add up"
         )
     if has_accumulators(model):
         found.append(
-            "micro-batches: the gradients are added up by nodes of the model's own, to which "
-            "lazy_reset_grad() says when a step begins; the loss that each run has is of its own samples"
+            "micro-batches: the model's own nodes add the gradients up, and lazy_reset_grad() "
+            "begins a step; each run returns the loss of its own samples"
         )
     return found
 
@@ -310,15 +313,16 @@ def step_notes(divided: Divisible, batches: MicroBatches) -> tuple[str, ...]:
     if batches.accumulators:
         total = sum(a.bytes for a in batches.accumulators)
         text += (
-            f"; {len(batches.accumulators)} totals ({format_bytes(total)}) are fed back from run to run, "
-            "zeros first, and the outputs of the last run are the step's (what follows from totals, the "
-            "update too, is computed in each run and of use in the last)"
+            f"; {len(batches.accumulators)} totals ({format_bytes(total)}) are fed back from run "
+            "to run, starting at zero, and the outputs of the last run are the step's (each run "
+            "computes what follows from totals, such as the update, and only the last run's "
+            "counts)"
         )
     notes = [text]
     if batches.per_run:
         first, count = next(iter(batches.per_run)), len(batches.per_run)
         notes.append(
-            f"micro-batches: {count} output(s), first {first!r}, have samples of their own in each run: "
-            "join them along the batch"
+            f"micro-batches: {count} output(s), first {first!r}, hold only the samples of their "
+            "run: join them along the batch"
         )
     return (*notes, *divided.notes)

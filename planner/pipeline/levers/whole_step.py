@@ -143,7 +143,7 @@ class WholeStep:
                 f"a run on the whole batch may take more than the {format_bytes(free)} of memory that "
                 "are free here"
             )
-            notes.append(f"whether the runs add up to one on the whole batch was not seen: {why}")
+            notes.append(f"the runs were not compared with one run on the whole batch: {why}")
             check = MicroCheck(runs=self.batches.runs, note=why)
             return replace(changed, time=None, notes=tuple(notes), micro=check)
         check, time = self._job(rewritten, plan).check()

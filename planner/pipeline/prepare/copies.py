@@ -17,11 +17,12 @@ BESIDE = (
     "copies run beside the operations, by planner's native library, which sessions of the file load"
 )
 
-_UNPROVED = (
-    "on {title} no card has been seen yet to give the same bits with it: verify the file there"
-)
+_UNPROVED = "on {title} they have not been shown to give the same bits yet: verify the file there"
 
-SHARED = "host copies share the CPU's memory: nothing is saved on this machine; shows what a GPU would do"
+SHARED = (
+    "host copies share the CPU's memory: nothing is saved on this machine; the plan shows "
+    "what a GPU would do"
+)
 """Note on the worth of copies in a file that runs on the CPU."""
 
 
@@ -52,6 +53,6 @@ def choose_copies(copies: str, swap: str, target: Target) -> tuple[bool, str]:
     if target.overlap == "proved":
         return True, BESIDE
     return False, (
-        "copies are planned on the stream of the operations: beside them they have not been shown to be "
-        f"safe on {target.name}"
+        "copies are planned on the stream of the operations: copies beside them have not been "
+        f"shown to be safe on {target.name}"
     )

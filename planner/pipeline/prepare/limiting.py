@@ -60,7 +60,8 @@ def limited(prepared: Prepared) -> Prepared:
 def least_copied(levers: Levers) -> int:
     """Return the size in bytes below which a tensor is not copied.
 
-    It is the request's, or the size below which a disk takes no less time.
+    This is the size that the request gives; without one, the size below which copies to a disk get
+    no faster, or 0 if there is no disk.
 
     Raises:
         UsageError: the size cannot be read.

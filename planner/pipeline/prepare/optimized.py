@@ -82,14 +82,14 @@ def optimized(
     notes = [*said, *layout_notes(layout, target), *kinds.notes()]
     if not by_runtime:
         notes.append(
-            "planned on the graph as it is, for sessions of the level ORT_DISABLE_ALL: at others ONNX "
-            "Runtime's optimizers may fuse or fold planned nodes"
+            "planned on the graph as it is, for sessions of the level ORT_DISABLE_ALL: at other "
+            "levels ONNX Runtime's optimizers may fuse or fold planned nodes"
         )
     elif is_of_large_files(loaded):
         notes.append(
-            "initializers in files are not loaded for planning: they are taken for graph inputs, whose "
-            "nodes no session folds, and the rewritten model lists them so, behind its inputs "
-            "(`get_inputs()` stays as it is)"
+            "initializers in files are not loaded for planning: they are treated as graph "
+            "inputs, so no session folds their nodes, and the rewritten model lists them after "
+            "its inputs (`get_inputs()` does not change)"
         )
     return Optimized(found=found, types=types, level=level, layout=layout, notes=tuple(notes))
 
@@ -120,7 +120,10 @@ class _Job:
             if ort_optimize or target.own_memory:
                 raise
             found = Normalized(model=loaded.model, placement=None)
-            said = ("ONNX Runtime here cannot load the model: planned on the graph of the file",)
+            said = (
+                "ONNX Runtime on this machine cannot load the model: planned on the graph of "
+                "the file",
+            )
             name_nodes(found.model)
         found, types = self.settled(found, level)
         return found, types, [*said]

@@ -74,8 +74,8 @@ def planned_graph(
         )
     model, types, name = with_optional_input(made.model, made.types)
     note = (
-        f"the type of input {name!r} is optional, as asked for (--no-pattern): ONNX Runtime leaves its "
-        "memory pattern off; it is fed as before"
+        f"the type of input {name!r} is optional (--no-pattern), which turns ONNX Runtime's "
+        "memory pattern off; feed it as before"
     )
     return replace(
         made,

@@ -273,8 +273,8 @@ def _check_calibrate(request: Request, target: Target) -> None:
     if request.costs.calibrate == "always" and target.own_memory and not can_be_timed(target):
         timed = titles(lambda row: row.is_host or bool(row.waits))
         raise UsageError(
-            f"--calibrate measures {timed}, where it is; for {target.title} give --profile FILE, which "
-            "ONNX Runtime writes with SessionOptions.enable_profiling"
+            f"--calibrate measures {timed}, on a machine that has it; for {target.title} give "
+            "--profile FILE, which ONNX Runtime writes with SessionOptions.enable_profiling"
         )
 
 

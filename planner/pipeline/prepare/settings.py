@@ -147,17 +147,17 @@ def _why_not_told(prepared: Prepared) -> str:
         return "" if target.is_arena else f"{target.title}'s buffers come in sizes of its own"
     line = prepared.baseline.timeline
     if line.peak_bytes - line.persistent_bytes < FEW_PAGES_BYTES:
-        return "beside so small a model, rounding to the pool's pages is most of what is held"
+        return "for so small a model, most of what a session holds is rounding to the pool's pages"
     if not has_pool():
-        return "this build of ONNX Runtime takes no pool of planner's"
+        return "this build of ONNX Runtime cannot use planner's pool"
     levers = prepared.request.levers
     if levers.swap != "none" and prepared.why_no_swaps is None:
         if levers.copies != "overlapped":
             return "copies to the host share the CPU's arena"
         if levers.disk is None:
-            return "on the CPU, what is copied to the host stays in memory of the process"
+            return "on the CPU, tensors copied to the host stay in the process's memory"
     if packable_bytes(prepared.graph):
-        return "how much kernels take for constant weights, which they pack beforehand, is not predicted"
+        return "the memory of constant weights that kernels pack beforehand is not predicted"
     return ""
 
 

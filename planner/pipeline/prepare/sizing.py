@@ -130,14 +130,15 @@ class Sizes:
         asked = [n for n in (*self.bounds, *self.inner) if n not in self.shown]
         if asked:
             notes.append(
-                f"{len(asked)} size(s) that depend on data are bounded (--bound: {_first(asked)}): bytes "
-                "of these and of what follows from them are upper bounds"
+                f"{len(asked)} size(s) that depend on data are bounded (--bound: "
+                f"{_first(asked)}): bytes of these tensors, and of tensors computed from them, "
+                "are upper bounds"
             )
         if self.shown:
             notes.append(
-                f"{len(self.shown)} size(s) that depend on data ({_first(self.shown)}) are as one run "
-                f"showed them ({self._source}); a run in which one is larger needs more memory than "
-                "planned: give bounds with --bound"
+                f"{len(self.shown)} size(s) that depend on data ({_first(self.shown)}) are those "
+                f"of one run ({self._source}); a run in which one is larger needs more memory "
+                "than planned: give bounds with --bound"
             )
         return notes
 
@@ -202,7 +203,7 @@ class Sizes:
             feeds, source = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
             (events,) = profile(loaded.path, feeds, Opening(level=level), names=nodes.keys())
         except PlannerError as error:
-            raise ModelError(f"{why}; a run of the model shows none ({error})") from error
+            raise ModelError(f"{why}; a run of the model did not show it ({error})") from error
         run = _Run(source=source)
         sequences = self._sequences(first)
         seen = {str(node.name): event for node, event in _matched(nodes, events)}

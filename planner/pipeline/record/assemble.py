@@ -173,8 +173,8 @@ def _room_note(planned: Planned) -> tuple[str, ...]:
     if planned.has_room:
         return ()
     return (
-        "live bytes are within the budget, but ONNX Runtime's arena is predicted to need more, for "
-        "fragmentation; no plan of similar cost was found without that",
+        "live bytes are within the budget, but ONNX Runtime's arena is predicted to need more, "
+        "because of fragmentation; no plan of similar cost was found that avoids this",
     )
 
 
@@ -378,7 +378,9 @@ def schedule_of(
         if action.kind is ActionKind.RUN and action.target not in seen:
             seen.add(action.target)
             if action.target not in by_name:
-                raise ModelError(f"the plan runs node {action.target!r}, which the model has not")
+                raise ModelError(
+                    f"the plan runs node {action.target!r}, which the model does not have"
+                )
             order.append(by_name[action.target])
     folded = [op.id for op in graph.operations if op.is_folded]
     left_out = {op.id for op in graph.operations} - {*order, *folded}
@@ -398,7 +400,7 @@ def schedule_of(
     for action in plan.schedule:
         names = ops if action.kind is ActionKind.RUN else tensors
         if action.target not in names:
-            raise ModelError(f"the plan names {action.target!r}, which the model has not")
+            raise ModelError(f"the plan names {action.target!r}, which the model does not have")
         actions.append(Action(kind=action.kind, target=names[action.target]))
     if plan.copies == "overlapped":
         form = with_paging(form, graph)
@@ -409,7 +411,8 @@ def schedule_of(
     odd = unpaired(form.problem, actions, form.paging, beside=plan.copies == "overlapped")
     if odd is not None:
         raise ModelError(
-            f"the plan's copies of {form.problem.tensors[odd].name!r} are not each waited for and "
-            "brought back once: an older planner made it, or it was edited; make the plan again"
+            f"the plan's copies of {form.problem.tensors[odd].name!r} must each be waited for and "
+            "brought back once: an older planner made the plan, or it was edited; make the plan "
+            "again"
         )
     return form, actions

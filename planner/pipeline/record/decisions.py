@@ -119,7 +119,7 @@ def _why_recomputed(
 ) -> str:
     producer = problem.ops[problem.tensors[tensor].producer].name
     if again is None:  # part of a longer chain that runs again
-        return f"{producer} runs again with what else needs it"
+        return f"{producer} runs again with other operations that need it"
     recompute_us = sum(problem.ops[op].duration_us for op in again)
     runs = f"running {_several(producer, again)} again takes {format_duration(recompute_us)}"
     if closed is not None:
@@ -129,7 +129,7 @@ def _why_recomputed(
         return f"{runs}; {_copies(problem, tensor, 'would take')} {format_duration(swap_us)}"
     own = problem.ops[again[0]].duration_us
     return (
-        f"{producer} takes {format_duration(own)} where what it reads comes back anyway; "
+        f"{producer} takes {format_duration(own)} as its inputs come back anyway; "
         f"{_copies(problem, tensor, 'would take')} {format_duration(swap_us)}"
     )
 

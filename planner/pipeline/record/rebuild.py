@@ -173,8 +173,8 @@ def _prepared(
         )
     if is_made_here(plan):
         raise UsageError(
-            f"the plan was made without {target.provider}, which is here: planner apply makes it again, "
-            "with a plan file of its own"
+            f"the plan was made without {target.provider}, which is installed here: run planner "
+            "apply, which makes the plan again and writes a new plan file"
         )
     request = request_of(model, plan, profile=profile)
     prepared = limited(prepare(request, progress=progress))

@@ -375,7 +375,7 @@ class TrialSearch:
             return self._outcome(candidate, over_bytes=over)
         if not planned.has_room:
             self._take(planned, is_cut=found.is_cut)
-            self.progress("looking for an order that the arena has room for")
+            self.progress("looking for an order that fits the arena")
             fitted, need = fitted_plan(planned, settings, time_limit_s=POLICY.fit_s)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
             self.underrated = max(self.underrated, need / (POLICY.exact * estimated))

@@ -68,7 +68,7 @@ def check_everywhere(
             on_device = _asked(model, other)
         else:
             on_device = assumed_placement(model, types, other)
-            notes.append(f"that {other.title} runs every node is assumed from its list of kernels")
+            notes.append(f"{other.title} is assumed to run every node, from its list of kernels")
         for node in model.graph:
             if not on_device.get(str(node.name), False):
                 raise ModelError(

@@ -47,6 +47,7 @@ def layout_notes(layout: Layout, target: Target) -> tuple[str, ...]:
     if not layout.has_weights:
         return (said,)
     return (
-        f"{said}, and the rewritten model has their weights in that layout: it is right on processors "
-        "with blocks of that length alone; for others, plan the model on one of them",
+        f"{said}, and the rewritten model has their weights in that layout: it is right only on "
+        "processors with blocks of that length; for other processors, plan the model on one of "
+        "them",
     )

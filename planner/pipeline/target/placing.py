@@ -33,8 +33,8 @@ from planner.targets import Target
 from planner.targets.backend import backend_of
 
 ASSUMED = (
-    "the provider is not installed here: the graph is planned as it is, and where its nodes run is "
-    "assumed from the provider's list of kernels"
+    "the provider is not installed here: the graph is planned as it is, and the placement of its "
+    "nodes is assumed from the provider's list of kernels"
 )
 
 
@@ -98,7 +98,7 @@ def assumed(
         if n.op_type not in COPIES and not on_device.get(str(n.name))
     )
     found = Normalized(model=model, placement=Placement(on_cpu=on_cpu, inplace=target.inplace))
-    return found, (ASSUMED, *_notes(target, found, "as its list of kernels has it"))
+    return found, (ASSUMED, *_notes(target, found, "according to its list of kernels"))
 
 
 def _notes(target: Target, found: Normalized, how: str) -> tuple[str, ...]:

@@ -331,7 +331,9 @@ def _sentence(document: DiffDocument) -> str:
         f"({signed_bytes(peak.difference)}), the predicted step time from "
         f"{format_duration(time.a)} to {format_duration(time.b)}{ratio}"
     )
-    return f"{text}; {changed:,} {'tensor has' if changed == 1 else 'tensors have'} another fate."
+    return (
+        f"{text}; {changed:,} {'tensor is' if changed == 1 else 'tensors are'} treated differently."
+    )
 
 
 def signed_bytes(size: int) -> str:

@@ -12,9 +12,10 @@ from planner.units import format_duration
 
 T = TypeVar("T")
 _WHAT_PRICES_ARE = (
-    "Prices are of the bound: the dual prices of the linear program over these instants, which "
-    "says that no plan in this base order takes less time. That program may keep a part of a "
-    "tensor; what another MiB saves the plan itself comes in jumps, and may be nothing."
+    "Prices belong to the bound: they are the dual prices of the linear program over these "
+    "instants, which proves that no plan in this base order takes less time. That program may "
+    "keep a part of a tensor; in the plan itself, another MiB saves time in jumps, and may save "
+    "none."
 )
 
 
@@ -162,7 +163,7 @@ def why(absences: Sequence[Absence], ways: Sequence[IntervalWay], rent_us: float
     if rent_us is None:
         return back
     if rent_us < 1e-3:
-        return "memory has no price here: no instant that binds lies within the interval"
+        return "memory has no price here: no binding instant lies within the interval"
     worth = f"its bytes are worth {format_duration(rent_us)} to the bound here"
     if rent_us <= min(costs) * (1 + 1e-6):
         return f"{worth}, {back}"

@@ -68,7 +68,7 @@ def _print_tensors(out: Console, changes: Sequence[FateRow]) -> None:
         [format_bytes(c.bytes), c.a, c.b, _signed_duration(c.cost_us.difference), c.tensor]
         for c in changes[:_ROWS]
     ]
-    title = f"Tensors with another fate ({len(rows)} of {len(changes):,})"
+    title = f"Tensors treated differently ({len(rows)} of {len(changes):,})"
     print_table(out, title, [">bytes", "a", "b", ">cost, b - a", "tensor"], rows)
 
 

@@ -38,8 +38,8 @@ def print_explanation(document: ExplainDocument, console: Console | None = None)
     for absence in document.returns:
         print_line(
             out,
-            f"behind its last use: {_PAST[absence.action]} at step {absence.end} by "
-            f"{absence.by}, for a recompute that reads it",
+            f"after its last use: {_PAST[absence.action]} at step {absence.end} by {absence.by}, "
+            "for a recompute that reads it",
         )
     _print_prices(out, document)
     if document.times_from != document.plan_times_from:
@@ -59,7 +59,7 @@ def _print_lives(out: Console, document: ExplainDocument) -> None:
     spans = ", ".join(f"[{s.start}, {s.end})" for s in after.live) or "none"
     print_line(out, f"after: steps {spans} of {after.steps}{_at_peak(after.at_peak)}")
     if document.unchanged:
-        print_line(out, "The plan leaves the model as it is: nothing was weighed.")
+        print_line(out, "The plan leaves the model as it is: there was nothing to decide.")
 
 
 def _at_peak(there: bool) -> str:
@@ -102,7 +102,7 @@ def _print_prices(out: Console, document: ExplainDocument) -> None:
     if prices is None:
         if not document.unchanged:
             out.print()
-            print_line(out, "Prices: none, the bound was not found in time.")
+            print_line(out, "Prices: none, as the bound was not computed in time.")
         return
     rows = [
         [format_duration(cut.us_per_mib), "yes" if cut.waits else "no", cut.node]

@@ -69,12 +69,12 @@ def print_fit(
         return
     assumed = document.assumptions
     print_notes(out, [assumed[0], *that_matter(assumed[2:])])
-    print_row(out, "More", "-v has every way to fit, and all that is assumed")
+    print_row(out, "More", "-v has every way to fit and all assumptions")
 
 
 def _reserve(said: str) -> str:
     if said != AUTO_RESERVE:
-        return f"{said} of each memory: not planned with"
+        return f"{said} of each memory is left unused"
     return (
         "1 GiB of each memory for driver, context and libraries (measured on an H200 and an H100: "
         "reports/cuda.md), or a tenth where that is less; --reserve for another"
@@ -109,8 +109,8 @@ def _sharded_text(rows: Sequence[Sharded]) -> str:
         if row.devices == most
     )
     return (
-        f"over {most} devices, each on this batch, the model as it is would hold {peaks} (state at its "
-        "peak, divided; what is gathered on the way comes on top)"
+        f"over {most} devices, each on this batch, the model as it is would hold {peaks} (state "
+        "at its peak, divided; gathered tensors come on top)"
     )
 
 

@@ -70,8 +70,8 @@ class OutputJudge:
         }
         if rounded := sorted(near - unsteady):
             self.notes.append(
-                f"{len(rounded)} output(s), first {rounded[0]!r}, come of operators that add in any "
-                f"order on {where}: they differ in rounding, within its tolerance"
+                f"{len(rounded)} output(s), first {rounded[0]!r}, come from operators that add in "
+                f"any order on {where}: they differ in rounding, within its tolerance"
             )
         self._fail(
             [
@@ -93,8 +93,8 @@ class OutputJudge:
         far = sorted(n for n in cpu if not self._is_near(cpu, first, n))
         if far:
             self.notes.append(
-                f"{len(far)} of {len(cpu)} outputs of the original on {where} are not within {limit} "
-                f"of the CPU's, first {far[0]!r}: the provider's own"
+                f"{len(far)} of {len(cpu)} outputs of the original on {where} are not within "
+                f"{limit} of the CPU's, first {far[0]!r}: the provider itself differs"
             )
         else:
             self.notes.append(

@@ -189,7 +189,7 @@ class DeviceJob:
         moved = [n for n in moved if n in set(self.rewritten.names)]
         if moved:
             self.failures.append(
-                f"{len(moved)} node(s) ran on another side than planned, first {moved[0]!r}"
+                f"{len(moved)} node(s) did not run where planned, first {moved[0]!r}"
             )
         return tuple(checks)
 
@@ -251,9 +251,10 @@ class DeviceJob:
             self._same_under_cap(after, found.outputs)
         if over := found.checks[1].over_budget_bytes:
             self.notes.append(
-                f"the budget bounds live bytes; rounding, fragmentation and kernels' workspace in the "
-                f"device's arena take up to {format_bytes(over)} more, so the hard cap stands at the "
-                f"budget plus that; a --reserve of so much keeps the arena itself within the budget"
+                "the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
+                f"the device's arena take up to {format_bytes(over)} more, so the hard cap is the "
+                "budget plus that; a --reserve of that size keeps the arena itself within the "
+                "budget"
             )
         return found.checks
 
@@ -305,7 +306,7 @@ class DeviceJob:
         first = after.outputs[0]
         off = [n for n in first if not is_near(self.target, first[n], second[n])]
         if off:
-            self.failures.append(f"under the cap output {off[0]!r} is another")
+            self.failures.append(f"under the cap output {off[0]!r} differs")
 
     def _time(self) -> TimeCheck | None:
         if not self.timing_runs:

@@ -109,9 +109,9 @@ def capped_by(
     notes: tuple[str, ...] = ()
     if over := checks[1].over_budget_bytes:
         notes = (
-            f"the budget bounds live bytes; whole pages and kernels' workspace take {format_bytes(over)} "
-            "more in the pool, so the hard cap stands at the budget plus that; a reserve of "
-            f"{over} bytes keeps the pool itself within it",
+            "the budget bounds live bytes; whole pages and kernels' workspace take "
+            f"{format_bytes(over)} more in the pool, so the hard cap is the budget plus that; a "
+            f"reserve of {over} bytes keeps the pool itself within it",
         )
     return CapsFound(checks=checks, failures=tuple(failures), notes=notes)
 

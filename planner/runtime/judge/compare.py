@@ -181,9 +181,8 @@ def judged(
         return failures, []
     worst = max(off, key=lambda c: c.rms_rel_diff)
     why = {
-        "rounding": "what is split or fused is added in another order, or worked out by other "
-        "polynomials: these differ in rounding, within "
-        f"{RELATIVE['float32']:g} of the largest element",
+        "rounding": "split and fused operations add in another order or use other polynomials: these "
+        f"outputs differ in rounding, within {RELATIVE['float32']:g} of the largest element",
         "lossy": "lossy, as asked for",
     }[numbers]
     note = (

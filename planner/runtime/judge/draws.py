@@ -84,8 +84,9 @@ def described(graph: TrainingGraph) -> str:
     drawn = drawn_outputs(graph)
     nodes = [op.name for op in graph.operations if op.effect is Effect.RANDOM_UNSEEDED]
     return (
-        f"{len(drawn)} output(s), first {drawn[0]!r}, come of random numbers without a seed "
-        f"({len(nodes)} node(s), first {nodes[0]!r}), of which ONNX Runtime draws others for each file"
+        f"{len(drawn)} output(s), first {drawn[0]!r}, depend on random numbers without a seed "
+        f"({len(nodes)} node(s), first {nodes[0]!r}), which ONNX Runtime draws differently for "
+        "each file"
     )
 
 

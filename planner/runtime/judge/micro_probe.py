@@ -62,9 +62,9 @@ class Probe:
             whole, half = runs.whole[name], runs.halves[0][name]
             if not np.array_equal(whole, half):
                 raise ModelError(
-                    f"{name!r}{self._maker(name)} follows the size of the batch, and is read where "
-                    "totals over the batch are, or is an output: micro-batches have another size; "
-                    f"{NEXT_STEP}"
+                    f"{name!r}{self._maker(name)} depends on the size of the batch, and is an "
+                    "output or is computed with totals over the batch: micro-batches have "
+                    f"another size; {NEXT_STEP}"
                 )
         found = kinds_of(runs, names, {name: self._counts_of(name) for name in names})
         of = dict(found.of)
@@ -157,7 +157,7 @@ class Probe:
         flow = self.flow
         what = f"{name!r}{self._maker(name)}"
         if name in flow.axis:
-            text = f"the rows of output {what} are not those that runs on parts of the batch have"
+            text = f"the rows of output {what} are not those of runs on parts of the batch"
         else:
             text = f"{what} is neither a sum nor a mean over the samples of the batch"
         real = [

@@ -164,9 +164,9 @@ class CpuJob:
         self.notes.append(f"sessions ran with {self.threads} intra-operator thread(s)")
         if not self.packed:
             self.notes.append(
-                "initializers that can be fed, as those on the host are, are not packed by kernels when "
-                "a session is created, which may change last bits: both models ran without packing "
-                "(session.disable_prepacking)"
+                "kernels do not pack initializers that can be fed, such as those on the host, "
+                "when a session is created, which may change last bits: both models ran without "
+                "packing (session.disable_prepacking)"
             )
         with BothAlone(
             self.paths,
@@ -430,7 +430,8 @@ class CpuJob:
             return ()
         if not has_pool():
             self.notes.append(
-                "there is no hard cap to run under: this build takes no pool of planner's"
+                "the models did not run under a hard cap: this build of ONNX Runtime cannot use "
+                "planner's pool"
             )
             return ()
         self.progress("both models under a hard memory cap")

@@ -48,8 +48,8 @@ class OpenBodyError(ModelError):
 
     def __init__(self, node: ir.Node) -> None:
         super().__init__(
-            f"it is not known what the bodies of node {node.name!r} ({node.op_type}) hold while they "
-            f"run; say how much it may be, as --bound '{node.name}=64MB'"
+            f"the memory that the bodies of node {node.name!r} ({node.op_type}) hold while they "
+            f"run is not known; give an upper bound, as in --bound '{node.name}=64MB'"
         )
         self.node = str(node.name)
 

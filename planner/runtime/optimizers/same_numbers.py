@@ -107,7 +107,9 @@ def same_numbers(
         return _unrun(subject, "a run may take more memory than this machine has free")
     if subject.no_runs and subject.is_long:
         step = format_duration(subject.step_us)
-        return _unrun(subject, f"--no-calibrate wants no run, and a step is thought to take {step}")
+        return _unrun(
+            subject, f"--no-calibrate allows no run, and a step is predicted to take {step}"
+        )
     try:
         feeds = make_feeds()
         graph = ModelInMemory(data=_in_order(subject), folder=subject.path.parent)
@@ -135,7 +137,7 @@ def same_numbers(
         + " in a session of the file"
     )
     if drawn:
-        said += "; the others come of random numbers without a seed and were not compared"
+        said += "; the others depend on random numbers without a seed and were not compared"
     return said + _without_optimizations(subject, file, feeds, ours, seed)
 
 

@@ -106,7 +106,7 @@ def test_explain_sends_to_apply(folder: Path, capsys: pytest.CaptureFixture[str]
     pytest.importorskip(WEBGPU.plugin)
     words = ["explain", str(folder / SOURCE), str(folder / "model.plan.json"), "--tensor", "a"]
     assert main(words) == 2
-    assert "planner apply makes it again" in capsys.readouterr().err
+    assert "run planner apply" in capsys.readouterr().err
 
 
 def test_where_the_provider_is_the_plan_is_made_again_and_holds(

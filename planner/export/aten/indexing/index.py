@@ -242,8 +242,8 @@ def _put_masked(
     found = [(axis, place) for axis, place in enumerate(indices) if place is not None]
     if len(found) > 1:
         raise low.unsupported(
-            "a mask beside another index; x[i, mask] = value of a step's own, with i of one axis, and "
-            "torch.where(mask, value, x) have no such limit"
+            "a mask beside another index; use torch.where(mask, value, x), or x[i, mask] = value "
+            "on a tensor that the step made, with i of one axis"
         )
     (first, mask), rank = found[0], rank_of(x)
     behind = rank - first - rank_of(mask)
@@ -252,8 +252,8 @@ def _put_masked(
     at = len(shape) - behind - 1
     if at >= 0 and shape[at] != 1:
         raise low.unsupported(
-            "a mask as index, and a value for each place of it; masked_scatter, or torch.where with "
-            "values of x's shape, have no such limit"
+            "a mask as index, and a value for each place of it; use masked_scatter, or "
+            "torch.where with values of x's shape"
         )
     thin = [*[1] * first, *shape_of(mask), *[1] * behind]
     wide = low.reshape(low.value(mask), thin, "mask")

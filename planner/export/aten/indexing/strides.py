@@ -43,7 +43,7 @@ def as_strided_scatter(
     if _is_all(places, x):
         return low.reshape(low.value(source), shape_of(x))
     if np.unique(places).size != places.size:
-        raise low.unsupported("a view in which one element is at several places")
+        raise low.unsupported("a view that holds one element in several places")
     return _written(low, low.reshape(low.value(x), [-1], "flat"), places, source)
 
 

@@ -144,7 +144,7 @@ def _look(looking: _Looking, progress: Progress = silent) -> _Looked:
     count = len(looking.budgets)
     for done, budget in enumerate(looking.budgets):
         left_s = looking.time_limit_s - (clock.now() - start)
-        progress(f"what {format_bytes(budget)} would cost ({done + 1} of {count})")
+        progress(f"pricing a budget of {format_bytes(budget)} ({done + 1} of {count})")
         search.at(budget, time_limit_s=max(ANSWERING.point_s, left_s / (count - done)))
     return _Looked(found=search.found, prices=prices, seconds=clock.now() - start)
 

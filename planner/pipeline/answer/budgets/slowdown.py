@@ -64,9 +64,9 @@ def plan_within(
             return made
     proved = impossible >= settings.budget_bytes
     raise InfeasibleBudgetError(
-        f"no plan {'' if proved else 'was found that '}fits {format_both(settings.budget_bytes)} and "
-        f"is at most {format_percent(max_slowdown)} slower: the slowdown binds; allow more of it, or "
-        "see what budgets cost with planner sweep",
+        f"no plan {'' if proved else 'was found that '}fits {format_both(settings.budget_bytes)} "
+        f"and is at most {format_percent(max_slowdown)} slower: the slowdown binds; raise "
+        "--max-slowdown, or compare budgets with planner sweep",
         bound_bytes=impossible,
     )
 

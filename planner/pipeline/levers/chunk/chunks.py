@@ -79,9 +79,9 @@ def why_no_split(prepared: Prepared) -> str | None:
     if prepared.target.own_memory:
         return f"not yet for {prepared.target.title}"
     if prepared.loaded.dims:
-        return "the chunks would hold for the sizes that --dim gives alone"
+        return "the chunks would be right only for the sizes given with --dim"
     if prepared.model.graph.opset_imports.get("", 1) < MIN_OPSET:
-        return f"it takes the ONNX operator set {MIN_OPSET} or a later one"
+        return f"it needs ONNX operator set {MIN_OPSET} or later"
     return None
 
 

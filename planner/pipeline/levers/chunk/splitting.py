@@ -91,9 +91,9 @@ def split_as_planned(prepared: Prepared, planned: Sequence[Sequence[SplitRegion]
             region = grow(ground, seed, without=taken)
             if region is None or tuple(region.ways) != wanted.nodes:
                 raise ModelError(
-                    f"the plan has nodes around {shown(wanted.tensor)} in {wanted.chunks} chunks, and in "
-                    "this model others would be: it was edited by hand, or made by another version of "
-                    "planner; make the plan again"
+                    f"the plan has nodes around {shown(wanted.tensor)} in {wanted.chunks} chunks, "
+                    "which do not fit this model: it was edited by hand, or made by another "
+                    "version of planner; make the plan again"
                 )
             found.append(region)
             taken |= region.ways.keys()

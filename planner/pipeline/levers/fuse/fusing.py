@@ -43,8 +43,8 @@ class Fusing(Lever):
             return None
         mode = prepared.request.levers.fuse
         return (
-            f"nothing is fused (--fuse {mode}): not yet with open dims, whose sizes may be others when "
-            "the file runs"
+            f"nothing is fused (--fuse {mode}): open dims, whose sizes may differ when the file "
+            "runs, are not supported yet"
         )
 
     def rungs(self, case: Case) -> Iterator[Rung]:
@@ -66,8 +66,9 @@ class Fusing(Lever):
         count = 0 if found is None else fused_nodes(found)
         if found is None or count != plan.fused_nodes:
             raise ModelError(
-                f"the plan has {plan.fused_nodes} fused nodes, and in this model there would be {count}: "
-                "it was edited by hand, or made by another version of planner; make the plan again"
+                f"the plan has {plan.fused_nodes} fused nodes, and this model would have {count}: "
+                "it was edited by hand, or made by another version of planner; make the plan "
+                "again"
             )
         return found
 

@@ -51,7 +51,7 @@ class Halves(Lever):
         yield Rung(prepared=found)
         every = ranked(case.prepared, None)
         if len(found.halved) < len(every):
-            progress("again, with all that may be in half")
+            progress("again, with all candidates in half")
             yield Rung(prepared=self.apply(case.prepared, frozenset(every)))
 
     def ladder(self, case: Case) -> Ladder:
@@ -69,8 +69,8 @@ class Halves(Lever):
             return exact
         last, kind = tried[-1], case.prepared.request.levers.cast_saved
         return InfeasibleBudgetError(
-            f"{last}; so it is with {len(ranked(case.prepared, None)):,} saved tensors in half "
-            f"(--cast-saved {kind})",
+            f"{last}; the same holds with {len(ranked(case.prepared, None)):,} saved tensors in "
+            f"half (--cast-saved {kind})",
             least_peak_bytes=min(
                 (n for n in (last.least_peak_bytes, exact.least_peak_bytes) if n), default=0
             ),
@@ -92,7 +92,7 @@ class Halves(Lever):
         known = {name_of(prepared, saved) for saved in may_be_halved(prepared.graph)}
         strange = next((name for name in plan.halved if name not in known), None)
         if strange is not None:
-            raise ModelError(f"the plan has {strange!r} in half, which cannot be stored so")
+            raise ModelError(f"the plan has {strange!r} in half, which cannot be stored in half")
         return self.apply(prepared, frozenset(plan.halved))
 
     def bound_class(self, prepared: Prepared) -> str:

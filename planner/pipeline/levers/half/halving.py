@@ -108,8 +108,8 @@ def _note(graph: TrainingGraph, kind: str) -> str:
     size = format_bytes(sum(t.bytes for t in halves))
     return (
         f"lossy, as asked for (--cast-saved {kind}): {len(halves):,} tensors are stored in "
-        f"{HALF_DTYPE[kind]} from forward to backward ({size}, half of what they are); the backward pass "
-        "reads rounded values, and gradients differ"
+        f"{HALF_DTYPE[kind]} from forward to backward ({size}, half their size); the backward "
+        "pass reads rounded values, and gradients differ"
     )
 
 

@@ -77,9 +77,9 @@ def over_host_budget(planned: Planned) -> Fewer | None:
     resident = [(sizes[name], name) for name in prepared.resident if name not in files]
     if not resident or prepared.request.levers.residence == "host":
         raise InfeasibleBudgetError(
-            f"the host budget of {format_both(budget)} is too small: what lives on the host takes "
-            f"{format_budget(memory.peak_bytes)}; allow so much, or leave more on the device "
-            "(--resident, --exclude)"
+            f"the host budget of {format_both(budget)} is too small: tensors that live on the "
+            f"host take {format_budget(memory.peak_bytes)}; raise it to that, or leave more on "
+            "the device (--resident, --exclude)"
         )
     return Fewer(swaps=frozenset(), resident=_largest(resident, over))
 

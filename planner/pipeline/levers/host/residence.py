@@ -105,11 +105,11 @@ def residence_note(prepared: Prepared) -> tuple[str, ...]:
     if feeds_are_copied(prepared):
         fed = format_duration(prepared.baseline.fed_us)
         return (
-            f"{count}: the caller feeds arrays of the host and wants such, so that a session copies each "
-            f"once in any case ({fed}, in the time of the model as it is, too); --feeds device where it "
-            "binds the device's memory",
+            f"{count}: the caller keeps them on the host, so a session copies each once in any "
+            f"case ({fed}, also in the time of the original model); use --feeds device if the "
+            "caller binds device memory",
         )
-    return (f"{count}; each copy of them is an added one (--feeds)",)
+    return (f"{count}; every copy of them adds to the step (--feeds)",)
 
 
 def _fed_us(
