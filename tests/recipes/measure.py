@@ -25,6 +25,7 @@ from planner.export.inputs import InputSpec
 from planner.export.trace.wrappers import unwrapped
 from planner.export.training import ExportedGraph, export_training_graph, step_of
 from planner.export.write.dtypes import array_of
+from planner.runtime.arrays import run_arrays
 from reports.planned import planned
 from tests.recipes.kit import RECIPES, Make, Recipe
 
@@ -124,17 +125,16 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 def _apart(graph: ExportedGraph, recipe: Recipe, feeds: Mapping[str, np.ndarray]) -> float | None:
     """By how much the first step on stock ONNX Runtime is off from the recipe run by PyTorch, update
     included: the norm of the difference of all results, by their change's norm. None where random
-    numbers differ, numpy has no such type, or the update is a name. Knows nothing of the exporter."""
+    numbers differ, or the update is a name. Knows nothing of the exporter."""
     names = [output.name for output in graph.model.graph.output]
     update = recipe.options.get("optimizer")
     is_random = any(_DRAWS.search(node.op_type) for node in graph.model.graph.node)
-    kinds = {output.type.tensor_type.elem_type for output in graph.model.graph.output}
-    if is_random or graph.draws or isinstance(update, str) or TensorProto.BFLOAT16 in kinds:
+    if is_random or graph.draws or isinstance(update, str):
         return None
     session = onnxruntime.InferenceSession(
         graph.model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    ours = dict(zip(names, map(np.asarray, session.run(names, dict(feeds))), strict=True))
+    ours = dict(zip(names, run_arrays(session, feeds, names), strict=True))
     theirs = _eager(recipe, update)
     off = whole = 0.0
     for name, value in theirs.items():
