@@ -356,7 +356,7 @@ def test_an_output_may_be_the_loss_by_its_name_and_weights_have_names_as_pattern
         (None, {"optimizer": "adamw:lr=1"}, UsageError, r"sgd, momentum, adam, adamw by name"),
         (None, {"loss": "logits"}, ExportError, r"\[4, 5\]: the loss must be a scalar"),
         (None, {"loss": "mse:y"}, UsageError, r"no output 'y' \(logits\)"),
-        (None, {"train": ("w*",)}, UsageError, r"called like 'w\*' \(there are conv.w"),
+        (None, {"train": ("w*",)}, UsageError, r"matches 'w\*' \(there are conv.w"),
         (None, {"freeze": ("*",)}, ExportError, "no weights to train"),
         (_unknown, {}, ExportError, r"no gradient rule for op type 'Sign' \(node 'r'\)"),
         (_in_training, {}, ExportError, r"BatchNormalization has 3 outputs.*node 'norm'"),

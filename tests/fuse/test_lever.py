@@ -144,7 +144,7 @@ def test_on_cuda_a_plan_has_fused_nodes_and_says_that_no_card_has_run_any(tmp_pa
     (said,) = (text for text in plan.assumptions if "nodes of planner.fused" in text)
     assert "no card has run any yet: verify the file there" in said
     steps = [row.text for row in next_steps(result, None)]
-    assert steps[0].startswith("On the GPU machine: have the plan made again")
+    assert steps[0].startswith("On the GPU machine: make the plan again")
     rewritten = onnx.load(tmp_path / "planned.onnx")
     assert sum(n.domain == "planner.fused" for n in rewritten.graph.node) >= plan.fused_nodes
     props = {p.key: p.value for p in rewritten.metadata_props}
