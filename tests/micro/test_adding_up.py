@@ -257,7 +257,7 @@ def test_gradients_of_the_input_are_scaled_and_joined(tmp_path: Path) -> None:
 
 def test_the_batch_has_to_be_known_and_to_divide(tmp_path: Path) -> None:
     path = Mlp().save(tmp_path / "mlp.onnx")
-    with pytest.raises(UsageError, match=r"--micro-batch 3.*what does: 1, 2, 4, 8"):
+    with pytest.raises(UsageError, match=r"--micro-batch 3.*divide it: 1, 2, 4, 8"):
         in_runs(path, 8, 3, tmp_path / "run")
     fixed = Mlp(batch=8).save(tmp_path / "fixed.onnx")
     with pytest.raises(ModelError, match="--dynamic-batch"):
