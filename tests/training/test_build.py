@@ -85,7 +85,7 @@ def test_newer_artifacts_are_refused(
     model.ir_version = ir_version
     model.opset_import[0].version = opset
     message = _refusal(training_run, _saved(model, tmp_path))
-    assert f"not of onnxruntime-training 1.19.2 ({why}" in message
+    assert f"not made by onnxruntime-training 1.19.2 ({why}" in message
 
 
 def test_older_artifacts_are_refused(training_run: Run, tmp_path: Path) -> None:
