@@ -314,7 +314,12 @@ def test_many_small_weights_are_not_left_on_the_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize("resident", ["auto", "host"])
 def test_the_least_budget_that_is_named_has_a_plan(resident: str) -> None:
     """Small tensors decide it, which stay on the device where the larger ones make room enough."""
-    levers: dict[str, Any] = {"resident": resident, "time_limit_s": 8.0, "dry_run": True, "reproducible": True}
+    levers: dict[str, Any] = {
+        "resident": resident,
+        "time_limit_s": 8.0,
+        "dry_run": True,
+        "reproducible": True,
+    }
     with pytest.raises(InfeasibleBudgetError) as error:
         api.optimize(MLP, budget="1B", **levers)
     least = error.value.least_peak_bytes
