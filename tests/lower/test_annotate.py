@@ -40,7 +40,7 @@ def done(request, tmp_path_factory) -> OptimizeResult:
         order=order,
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=2.0,
+        time_limit_s=3.0,
         workers=1,
         verify=False,
     )

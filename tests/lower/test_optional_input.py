@@ -76,7 +76,7 @@ def lean(tmp_path_factory: pytest.TempPathFactory) -> tuple[OptimizeResult, Path
         swap="none",
         pattern=False,
         calibrate=False,
-        time_limit_s=2.0,
+        time_limit_s=3.0,
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
         verify="thorough",

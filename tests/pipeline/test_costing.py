@@ -123,7 +123,7 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
         plan_path=plan_path,
         resident="device",
         swap="none",
-        time_limit_s=2.0,
+        time_limit_s=3.0,
     )
     plan = result.plan
     assert plan.cost_source == MEASURED

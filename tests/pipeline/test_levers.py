@@ -44,7 +44,7 @@ def test_a_lever_that_is_off_is_in_no_stack(
         budget="80%",
         output=tmp_path / "planned.onnx",
         verify=False,
-        time_limit_s=2.0,
+        time_limit_s=3.0,
         reproducible=True,
     )
     searches = [stack for stack in stacks if "trying._try" in stack]

@@ -61,7 +61,7 @@ def planned(path: Path, dims: dict[str, int]) -> OptimizeResult:
         output=path.with_name("planned.onnx"),
         plan_path=path.with_name("plan.json"),
         calibrate=False,
-        time_limit_s=2.0,
+        time_limit_s=3.0,
         workers=1,
     )
 

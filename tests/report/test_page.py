@@ -148,7 +148,7 @@ def test_the_page_of_a_real_plan(open_page, tmp_path):
         budget="75%",
         swap="none",
         report_path=tmp_path / "written.html",
-        time_limit_s=2.0,
+        time_limit_s=3.0,
         workers=1,
     )
     page = open_page(result)
