@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         budget="85%",
         swap="none",
         output=folder / "planned.onnx",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         verify=False,
     )
     return folder
@@ -178,7 +178,7 @@ def test_an_original_trains_as_ever_within_a_budget(
     model = folder / f"{name}.onnx"
     whole = (*TRAIN, "--model", model, "--steps", "12")
     train = whole if name == "mlp_adamw" else (script(DESCEND), model, "3")
-    plan = ("--budget", budget, "--time-limit", "3", "--explain")
+    plan = ("--budget", budget, "--time-limit", "2", "--explain")
     plan = plan if name == "mlp_adamw" else (*plan, "--no-verify")
     plain, first = start(*train), start(*PLANNER, "run", *plan, *train)
     again = start(*PLANNER, "run", *plan, *train)
@@ -289,7 +289,7 @@ options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
 print(json.dumps(seen(InferenceSession(sys.argv[1], options))))
 """
     )
-    plan = ("--budget", "80%", "--time-limit", "2", "--explain", "--no-verify")
+    plan = ("--budget", "80%", "--time-limit", "1", "--explain", "--no-verify")
     done = start(*PLANNER, "run", *plan, path, folder / "mlp_adamw.onnx")
     (seen,) = opened(done)
     assert seen["level"] == "ORT_DISABLE_ALL" and seen["order"] == "PRIORITY_BASED"
@@ -382,7 +382,7 @@ def test_what_cannot_be_planned_is_opened_as_it_is_and_said(
     onnx.save(model, tmp_path / "open.onnx")
     path = script(OPEN + "for p in sys.argv[1:]: print(json.dumps(seen(InferenceSession(p))))\n")
     arguments = (path, folder / "mlp_adamw.onnx", tmp_path / "open.onnx")
-    budget = ("--budget", "100KB", "--time-limit", "2", "--no-verify")
+    budget = ("--budget", "100KB", "--time-limit", "1", "--no-verify")
     done = start(*PLANNER, "run", *budget, *arguments)
     assert all(found["pattern"] for found in opened(done))
     infeasible, unbound = lines(done)
@@ -425,7 +425,7 @@ feeds = {i.name: np.array(random.uniform(size=i.shape), np.float32) if "float" i
 print(float(session.run(["loss"], feeds)[0]).hex())
 """
     )
-    plan = ("--budget", "85%", "--time-limit", "2", "--explain", "--no-verify")
+    plan = ("--budget", "85%", "--time-limit", "1", "--explain", "--no-verify")
     done: list[Done] = []
     for seed, name in ((0, "a"), (0, ""), (1, "b"), (2, "a")):
         if name:
@@ -466,7 +466,7 @@ with ThreadPoolExecutor(4) as pool:
 assert options.enable_mem_pattern
 """
     )
-    plan = ("--budget", "80%", "--time-limit", "2", "--explain", "--no-verify")
+    plan = ("--budget", "80%", "--time-limit", "1", "--explain", "--no-verify")
     done = start(*PLANNER, "run", *plan, path, folder / "mlp_adamw.onnx")
     assert opened(done) == [needed(rewritten(done))] * 4
     assert done.stderr.count("planned now") == 1 and done.stderr.count("kept from") == 3
@@ -483,7 +483,7 @@ def test_a_plan_file_is_applied_to_its_model_and_to_no_other(
         swap="none",
         plan_path=plan,
         verify=False,
-        time_limit_s=3.0,
+        time_limit_s=1.0,
     )
     code = script(OPEN + "for path in sys.argv[1:]:\n    session = InferenceSession(path)\n")
     models = (folder / "mlp_adamw.onnx", folder / "gpt.onnx")
@@ -505,7 +505,7 @@ def test_a_plan_file_is_applied_to_its_model_and_to_no_other(
 
 def test_processes_that_start_together_plan_once(start: Start, folder: Path, script):
     path = script(OPEN + "print(json.dumps(seen(InferenceSession(sys.argv[1]))))\n")
-    plan = ("--budget", "80%", "--time-limit", "2", "--explain", "--no-verify")
+    plan = ("--budget", "80%", "--time-limit", "1", "--explain", "--no-verify")
     with ThreadPoolExecutor(3) as pool:
         done = [
             pool.submit(start, *PLANNER, "run", *plan, path, folder / "mlp_adamw.onnx")
@@ -564,7 +564,8 @@ def test_a_script_ends_as_in_python(start: Start, script, word: str):
     plain, ours = start(*arguments), start(*PLANNER, "run", *arguments)
     assert ours.returncode == plain.returncode
     assert (ours.stdout, ours.stderr) == (plain.stdout, plain.stderr)
-    assert start(*PLANNER, "run", "--explain", "--", *arguments).stdout == plain.stdout
+    if word == "on":
+        assert start(*PLANNER, "run", "--explain", "--", *arguments).stdout == plain.stdout
 
 
 def test_a_module_and_a_folder_run_as_in_python(start: Start, script, tmp_path: Path):

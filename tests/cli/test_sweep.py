@@ -81,7 +81,7 @@ def test_the_largest_batch(where, chain, capsys):
         ray = pytest.importorskip("ray", reason="Ray is not installed")
         options = ["--ray", "local", "-j", 2]
     document = swept(
-        capsys, chain, "--dim", "batch=8:24:8", "--budgets", "100%,60%,25%,5%", "--time-limit", 3,
+        capsys, chain, "--dim", "batch=8:24:8", "--budgets", "100%,60%,25%,5%", "--time-limit", 1,
         "--swap", "none", *options,
     )  # fmt: skip
     if where == "ray":
@@ -113,7 +113,7 @@ def test_the_policy_holds_in_every_process(jobs, tmp_path, capsys):
         + "".join(f"[engines.{name}]\nenabled = false\n" for name in others)
     )
     document = swept(
-        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 4, "--swap", "none",
+        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 2, "--swap", "none",
         "-j", jobs, "--params", params,
     )  # fmt: skip
     (frontier,) = document["frontiers"]

@@ -62,11 +62,11 @@ class Fakes:
         return found
 
     @staticmethod
-    def built(folder: Path) -> Fakes:
-        """Build all three in a folder."""
+    def built(folder: Path, sources: Path) -> Fakes:
+        """Build all three in a folder, the library of its compiled sources."""
         (folder / "runs").mkdir()
         return Fakes(
-            library=library_for_tests(folder),
+            library=library_for_tests(folder, sources),
             driver=shared_library("fake_driver", folder / "driver.so"),
             nvrtc=shared_library("fake_nvrtc", folder / "nvrtc.so"),
             folder=folder / "runs",

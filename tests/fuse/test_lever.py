@@ -34,7 +34,7 @@ def optimized(name: str, folder: Path, budget: str, fuse: FuseMode) -> OptimizeR
         plan_path=folder / "plan.json",
         fuse=fuse,
         calibrate=False,
-        time_limit_s=3.0,
+        time_limit_s=2.0,
         force=True,
     )
 
@@ -135,7 +135,7 @@ def test_on_cuda_a_plan_has_fused_nodes_and_says_that_no_card_has_run_any(tmp_pa
         fuse="auto",
         device="cuda",
         hardware="h100",
-        time_limit_s=3.0,
+        time_limit_s=2.0,
         verify=False,
         reproducible=True,  # the same on a slow machine
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from planner.native.building import compile_unit, system_compiler
 HERE = Path(__file__).parent
 FLAGS = ("-O0", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread", "-DPLANNER_PLAIN_LOOPS")
 TEST_BUILD = ("-DPLANNER_TEST_BUILD",)
-SHARED = ("-fPIC", "-shared", "-fvisibility=hidden")
+OF_A_LIBRARY = ("-fPIC", "-fvisibility=hidden")
 
 
 def compiler() -> tuple[str, ...]:
@@ -32,10 +33,31 @@ def shared_library(name: str, made: Path, *flags: str) -> Path:
     return made
 
 
-def library_for_tests(folder: Path) -> Path:
-    """The library's test build."""
+def compiled_sources(made: Path, *sanitize: str) -> Path:
+    """The library's sources for a test build, as an object file to link with."""
+    flags = (*FLAGS, *OF_A_LIBRARY, *sanitize, *TEST_BUILD, "-c")
+    assert compile_unit(compiler(), flags, made) == ""
+    return made
+
+
+def shared_sources(factory: pytest.TempPathFactory) -> Path:
+    """Compiled once for all processes that share the tests: it takes longest."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    made = folder / "sources.o"
+    with (folder / "sources.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.is_file():
+            compiled_sources(folder / "begun.o").rename(made)
+    return made
+
+
+def library_for_tests(folder: Path, sources: Path) -> Path:
+    """The library's test build, of its compiled sources."""
     made = folder / "library.so"
-    assert compile_unit(compiler(), (*FLAGS, *SHARED, *TEST_BUILD), made) == ""
+    command = [*compiler(), "-pthread", "-shared", str(sources), "-ldl", "-o", str(made)]
+    subprocess.run(command, check=True)
     return made
 
 

@@ -2,8 +2,13 @@
 // waited for, and a buffer is freed as soon as its last reader is issued, for the next to take.
 // Buffers come from the device's pool. Each tensor is filled with a number of its own, which every
 // reader checks when it runs. Compiled together with the library's sources and the fake driver.
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "cuda_driver.h"

@@ -21,11 +21,13 @@ from tests.native.fakes import (
     FLAGS,
     HERE,
     TEST_BUILD,
+    compiled_sources,
     compiler,
     environment,
     library_for_tests,
     python,
     shared_library,
+    shared_sources,
 )
 
 WAITS = {1: "end of the copy out", 2: "x is ready", 3: "y is free", 4: "end of the copy in"}
@@ -33,17 +35,16 @@ WAITS = {1: "end of the copy out", 2: "x is ready", 3: "y is free", 4: "end of t
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The fake driver, the program of random streams, and where they are."""
+    """The fake driver, the library's sources compiled, and the program of random streams."""
 
     driver: Path
+    sources: Path
     program: Path
 
-    def compile(self, name: str, made: Path, *sanitize: str) -> None:
+    def link(self, name: str, made: Path, *sanitize: str) -> None:
         """One of this folder's programs, with the library's sources in it."""
-        unit = made.with_suffix(".cpp")
-        parts = [*sorted(SOURCES.rglob("*.cpp")), HERE / f"{name}.cpp"]
-        unit.write_text("".join(f'#include "{part}"\n' for part in parts))
-        command = [*compiler(), *FLAGS, *sanitize, *TEST_BUILD, f"-I{SOURCES}", unit, self.driver]
+        parts = [HERE / f"{name}.cpp", self.sources, self.driver]
+        command = [*compiler(), *FLAGS, *sanitize, *TEST_BUILD, f"-I{SOURCES}", *parts]
         subprocess.run([*map(str, command), "-ldl", "-o", str(made)], check=True)
 
     def run(
@@ -60,24 +61,23 @@ class Built:
         )
 
 
-def built(folder: Path, *sanitize: str) -> Built:
-    """The fake driver, and the program with the library's sources in it."""
-    found = Built(
-        shared_library("fake_driver", folder / "driver.so", *sanitize), folder / "streams"
-    )
-    found.compile("streams", found.program, *sanitize)
+def built(folder: Path, sources: Path, *sanitize: str) -> Built:
+    """The fake driver, and the program with the library's compiled sources in it."""
+    driver = shared_library("fake_driver", folder / "driver.so", *sanitize)
+    found = Built(driver, sources, folder / "streams")
+    found.link("streams", found.program, *sanitize)
     return found
 
 
 @pytest.fixture(scope="module")
 def plain_build(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return built(tmp_path_factory.mktemp("plain"))
+    return built(tmp_path_factory.mktemp("plain"), shared_sources(tmp_path_factory))
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library's test build."""
-    return library_for_tests(tmp_path_factory.mktemp("library"))
+    return library_for_tests(tmp_path_factory.mktemp("library"), shared_sources(tmp_path_factory))
 
 
 @pytest.mark.parametrize("backend", ["cuda", "cpu", "disk"])
@@ -159,7 +159,7 @@ PIECES = {"host": PIECE_BYTES, "device": 256}
 @pytest.mark.parametrize("place", PIECES)
 def test_the_pages_that_are_predicted_are_taken(place: str, plain_build: Built, tmp_path: Path):
     program = tmp_path / "requests"
-    plain_build.compile("requests", program)
+    plain_build.link("requests", program)
     for seed in range(20):
         draw, predicted = random.Random(seed), PagedPool(piece_bytes=PIECES[place])
         there: dict[int, Taken] = {}
@@ -256,7 +256,8 @@ def test_thread_sanitizer_finds_no_race_and_sees_one_where_a_wait_is_left_out(tm
     works = subprocess.run(command, capture_output=True, check=False).returncode == 0
     if not works or subprocess.run([tmp_path / "probe"], check=False).returncode:
         pytest.skip("the compiler has no -fsanitize=thread that works here")
-    sanitized = built(tmp_path, "-fsanitize=thread")
+    sources = compiled_sources(tmp_path / "sources.o", "-fsanitize=thread")
+    sanitized = built(tmp_path, sources, "-fsanitize=thread")
     for right in (sanitized.run(12), sanitized.run(12, "cpu"), sanitized.run(12, "disk")):
         assert right.returncode == 0, right.stdout + right.stderr
         assert "ThreadSanitizer" not in right.stderr

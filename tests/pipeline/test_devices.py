@@ -90,7 +90,7 @@ def test_devices_of_a_training_graph(tmp_path):
     peak = prepare(Request(model=model), to_rewrite=False).baseline.peak_bytes
     shares = {"whole": 1.0, "most": 0.9, "half": 0.5, "tenth": 0.1}
     names = [device(tmp_path, name, int(share * peak)) for name, share in shares.items()]
-    found = fit_devices(model, names, reserve="0B", time_limit_s=6)
+    found = fit_devices(model, names, reserve="0B", time_limit_s=2)
     check_rows(found)
     whole, most, half, tenth = found.devices
     assert whole.ways[0].fits and whole.ways[3].slowdown == 0
@@ -120,7 +120,7 @@ def test_devices_of_a_training_graph(tmp_path):
 def test_the_largest_batch(sizes, chain, tmp_path):
     """The largest that fits was measured to fit, and the next one not to, where no search decides."""
     names = [device(tmp_path, name, mib * MIB) for name, mib in (("ten", 10), ("six", 6))]
-    found = fit_devices(chain, names, dims={"batch": sizes}, reserve="0B", time_limit_s=6)
+    found = fit_devices(chain, names, dims={"batch": sizes}, reserve="0B", time_limit_s=2)
     check_rows(found)
     assert found.dim == "batch"
 

@@ -44,7 +44,7 @@ def planned(model: Path, budget: str, folder: Path, **options: object) -> Optimi
         budget=budget,
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=4.0,
+        time_limit_s=2.0,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )

@@ -29,7 +29,7 @@ def planned(path: Path, **options: object) -> OptimizeResult:
         path,
         output=path.with_name("planned.onnx"),
         plan_path=path.with_name("plan.json"),
-        time_limit_s=4.0,
+        time_limit_s=2.0,
         force=True,
         **given,  # pyright: ignore[reportArgumentType]
     )

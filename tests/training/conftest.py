@@ -76,8 +76,12 @@ def training_python() -> Path:
     if base is None:
         pytest.skip("onnxruntime-training 1.19.2 needs Python 3.11, and there is none here")
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-    subprocess.run([base, "-m", "venv", str(ENVIRONMENT)], check=True, capture_output=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", *wanted]
+    subprocess.run(
+        [base, "-m", "venv", "--without-pip", str(ENVIRONMENT)], check=True, capture_output=True
+    )
+    # most of what is installed is never imported: what is, is compiled then
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    install = [*pip, "install", "--quiet", "--no-compile", *wanted]
     done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=1200)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

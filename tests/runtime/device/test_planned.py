@@ -55,7 +55,7 @@ def test_mlp_with_adamw_and_copies_from_the_command_line(
     monkeypatch.chdir(tmp_path)
     model = built(tmp_path, "mlp --batch 512 --width 32 --layers 3 --optimizer adamw")
     capsys.readouterr()
-    words = f"optimize {model} --budget 60% --device webgpu --time-limit 10 --json -q"
+    words = f"optimize {model} --budget 60% --device webgpu --time-limit 3 --json -q"
     assert main(words.split()) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     check = found["verification"]
@@ -110,7 +110,7 @@ def test_recompute(tmp_path: Path) -> None:
         swap="none",
         output=tmp_path / "planned.onnx",
         device="webgpu",
-        time_limit_s=5,
+        time_limit_s=2,
     )
     check = result.verification
     assert check is not None and check.passed, check
@@ -247,7 +247,7 @@ def test_a_graph_that_the_provider_saved_is_read_planned_and_run(tmp_path: Path)
             swap="only",
             output=tmp_path / f"{name}.onnx",
             device="webgpu",
-            time_limit_s=3,
+            time_limit_s=2,
             hardware="h100",
         )
         assert result.verification is not None and result.verification.passed
@@ -272,7 +272,7 @@ def test_one_file_for_every_target_runs_on_each(tmp_path: Path) -> None:
         output=planned,
         plan_path=tmp_path / "plan.json",
         device="any",
-        time_limit_s=3,
+        time_limit_s=2,
     )
     check = result.verification
     assert check is not None and check.passed, check
