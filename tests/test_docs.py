@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import json
 import os
 import re
 import shutil
@@ -169,6 +170,24 @@ def examples() -> Iterator[tuple[str, str]]:
                 body = textwrap.indent(block, "    ")
                 block = FRAGMENT.format(given=FRAGMENTS[page.stem], body=body)
             yield f"{page.stem}/{name}", block
+
+
+def test_the_types_of_the_examples_are_right(tmp_path: Path):
+    pytest.importorskip("torch")
+    found = dict(examples())
+    assert len(found) >= 8
+    for name, code in found.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    settings = {"include": ["."], "extraPaths": [str(ROOT)], "typeCheckingMode": "standard"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @pytest.mark.parametrize("page", ["README", "onnxruntime"])
