@@ -14,21 +14,23 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from onnx import TensorProto
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 Array = npt.NDArray[Any]
 
-_DTYPES: dict[int, np.dtype[Any]] = {
-    TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
-    TensorProto.FLOAT8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
-    TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
-    TensorProto.FLOAT8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+_TYPES: dict[str, tuple[int, np.dtype[Any]]] = {
+    "tensor(bfloat16)": (16, np.dtype(ml_dtypes.bfloat16)),
+    "tensor(float8e4m3fn)": (17, np.dtype(ml_dtypes.float8_e4m3fn)),
+    "tensor(float8e4m3fnuz)": (18, np.dtype(ml_dtypes.float8_e4m3fnuz)),
+    "tensor(float8e5m2)": (19, np.dtype(ml_dtypes.float8_e5m2)),
+    "tensor(float8e5m2fnuz)": (20, np.dtype(ml_dtypes.float8_e5m2fnuz)),
 }
-"""By ONNX's number of an element type, the type of its arrays."""
+"""ONNX's number and the arrays' element type of each type that ONNX Runtime does not exchange with NumPy.
+
+`onnx` is not imported for the numbers: a script's first session would wait for it.
+"""
 
 
 def run_arrays(
@@ -50,8 +52,8 @@ def run_arrays(
     """
     given, made = session.get_inputs(), session.get_outputs()
     names = [item.name for item in made] if names is None else list(names)
-    strange = {item.name: number for item in given if (number := _strange(item.type))}
-    asked = {item.name for item in made if _strange(item.type)} & set(names)
+    strange = {item.name: item.type for item in given if item.type in _TYPES}
+    asked = {item.name for item in made if item.type in _TYPES} & set(names)
     if not strange and not asked:
         return list(session.run(names, dict(feeds), run_options))
     binding = session.io_binding()
@@ -65,17 +67,16 @@ def run_arrays(
 
 def array_of(value: Any) -> Array:
     """Return a copy of an `OrtValue` on the host."""
-    number = _strange(value.data_type())
-    if number is None:
+    if value.data_type() not in _TYPES:
         return np.array(value.numpy())
-    made = np.empty(value.shape(), _DTYPES[number])
+    made = np.empty(value.shape(), _TYPES[value.data_type()][1])
     ctypes.memmove(made.ctypes.data, value.data_ptr(), made.nbytes)
     return made
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
     """Tell whether it is one of the floats that `ml_dtypes` adds to NumPy and ONNX Runtime has."""
-    return dtype in _DTYPES.values()
+    return any(dtype == narrow for _, narrow in _TYPES.values())
 
 
 def storable(array: Array) -> Array:
@@ -83,31 +84,21 @@ def storable(array: Array) -> Array:
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
-def _strange(kind: str) -> int | None:
-    """Return ONNX's number of a tensor's element type if ONNX Runtime does not exchange it with NumPy.
-
-    Args:
-        kind: as ONNX Runtime names it: `tensor(bfloat16)`.
-    """
-    number: int = getattr(TensorProto, kind.removeprefix("tensor(").removesuffix(")").upper(), 0)
-    return number if number in _DTYPES else None
-
-
-def _value(name: str, array: Array, number: int | None) -> Any:
+def _value(name: str, array: Array, kind: str | None) -> Any:
     """Return an `OrtValue` of the array's elements.
 
     Args:
-        number: ONNX's number of its element type if NumPy lacks it; otherwise None.
+        kind: the input's type if NumPy lacks it; otherwise None.
     """
     import onnxruntime as ort
 
-    if number is None:
+    if kind is None:
         return ort.OrtValue.ortvalue_from_numpy(array)
-    dtype = _DTYPES[number]
+    number, dtype = _TYPES[kind]
     is_raw = array.dtype.kind in "Vu" and array.dtype.itemsize == dtype.itemsize
     if array.dtype != dtype and not is_raw:
         raise TypeError(
             f"input {name!r} is an array of {array.dtype}, and the session reads {dtype}"
         )
-    plain = np.ascontiguousarray(array).view(f"u{dtype.itemsize}")
+    plain = np.asarray(array, order="C").view(f"u{dtype.itemsize}")
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, number)

@@ -62,6 +62,21 @@ def test_each_value_is_what_numpy_rounds_it_to(kind: int, dtype: np.dtype, rows:
     assert y_again.tobytes() == y.tobytes()
 
 
+def test_scalars_and_arrays_that_are_no_block_of_memory_keep_their_shape() -> None:
+    kind = helper.make_tensor_value_info("x", TensorProto.BFLOAT16, None)
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    graph = helper.make_graph([node], "cast", [kind], [made])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    run = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    whole = np.arange(12).reshape(3, 4).astype(BFLOAT16)
+    for x in (np.array(1.5, BFLOAT16), whole.T, whole[:, ::2]):
+        (y,) = run_arrays(run, {"x": x})
+        assert y.shape == x.shape and (y == x.astype(np.float32)).all()
+
+
 def test_results_are_those_that_are_named_in_their_order() -> None:
     x = np.ones((2, 3), np.float32)
     feeds = {"x": x, "y": x.astype(BFLOAT16)}
