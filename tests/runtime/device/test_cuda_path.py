@@ -92,7 +92,7 @@ def test_a_plan_is_timed_capped_and_verified(
         output=output,
         device="cuda",
         calibrate=True,
-        time_limit_s=2.0,
+        time_limit_s=5.0,
         verify=False,
     )
     assert result.plan.cost_source.startswith("measured")
@@ -153,7 +153,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> planner.OptimizeResult:
     """A plan for CUDA without one, by the provider's list of kernels."""
     output = tmp_path_factory.mktemp("planned") / "mlp.onnx"
     return planner.optimize(
-        MLP, budget="60%", output=output, device="cuda", time_limit_s=2.0, verify=False
+        MLP, budget="60%", output=output, device="cuda", time_limit_s=5.0, verify=False
     )
 
 
