@@ -59,8 +59,8 @@ def test_the_original_fails_where_the_rewritten_model_trains(browser, site):
         assert runs.compared(one, two) == {"outputs": 53, "identical": 53, "losses_equal": True}
         assert len(set(two["losses"])) == 2  # it does train
         saved = plan.baseline.peak_bytes - plan.planned.peak_bytes
-        assert one["peak"] > two["peak"]
-        # the heap grows by a fifth at a time, unless it may not
+        # the heap grows by a fifth at a time, unless it may not: both may end in the same step
+        assert one["peak"] >= two["peak"]
         cap = int(one["peak"] - saved / 4) // MIB
         capped = runs.trained(browser, address, steps=2, cap=cap)
     assert "bad_alloc" in capped["original"]["failed"] and not capped["original"]["losses"]
