@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import ml_dtypes
 import numpy as np
@@ -42,36 +43,40 @@ def run_arrays(
     """Run a session once on the CPU; return its results as `session.run` does.
 
     Args:
-        feeds: by input name. For a type that NumPy lacks, raw elements of the same size will do, as
-            `numpy.load` returns them.
+        feeds: by input name. An input of a type that NumPy lacks takes bare bytes, too (`is_raw`).
         names: of the results; by default all outputs.
 
     Raises:
-        TypeError: an array has another element type than its input of a type that NumPy lacks. What
-            `session.run` raises is raised, too.
+        TypeError: such an input is fed an array of another type. Errors of ONNX Runtime are raised
+            as they are.
     """
-    given, made = session.get_inputs(), session.get_outputs()
-    names = [item.name for item in made] if names is None else list(names)
-    strange = {item.name: item.type for item in given if item.type in _TYPES}
-    asked = {item.name for item in made if item.type in _TYPES} & set(names)
-    if not strange and not asked:
+    narrow = _narrow_inputs(session)
+    if narrow is None:
         return list(session.run(names, dict(feeds), run_options))
     binding = session.io_binding()
     for name, array in feeds.items():
-        binding.bind_ortvalue_input(name, _value(name, array, strange.get(name)))
-    for name in names:
+        binding.bind_ortvalue_input(name, _value(name, array, narrow.get(name)))
+    for name in [item.name for item in session.get_outputs()] if names is None else names:
         binding.bind_output(name)
     session.run_with_iobinding(binding, run_options)
-    return [array_of(value) for value in binding.get_outputs()]
+    return [to_numpy(value) for value in binding.get_outputs()]
 
 
-def array_of(value: Any) -> Array:
+def to_numpy(value: Any) -> Array:
     """Return a copy of an `OrtValue` on the host."""
     if value.data_type() not in _TYPES:
         return np.array(value.numpy())
     made = np.empty(value.shape(), _TYPES[value.data_type()][1])
     ctypes.memmove(made.ctypes.data, value.data_ptr(), made.nbytes)
     return made
+
+
+def is_raw(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Tell whether arrays of type `given` hold elements of a type that NumPy lacks as bare bytes.
+
+    `numpy.load` returns such arrays for what `numpy.save` wrote.
+    """
+    return is_narrow(wanted) and given.type is np.void and given.itemsize == wanted.itemsize
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
@@ -82,6 +87,19 @@ def is_narrow(dtype: np.dtype[Any]) -> bool:
 def storable(array: Array) -> Array:
     """Return a view of the same memory with an element type that ONNX Runtime takes from NumPy."""
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+
+
+_NARROW_INPUTS: WeakKeyDictionary[ort.InferenceSession, dict[str, str] | None] = WeakKeyDictionary()
+"""Found once for each session: a run that is timed does not ask for every type."""
+
+
+def _narrow_inputs(session: ort.InferenceSession) -> dict[str, str] | None:
+    """Return the types of a session's inputs that NumPy lacks; None if no output has one either."""
+    if session not in _NARROW_INPUTS:
+        found = {item.name: item.type for item in session.get_inputs() if item.type in _TYPES}
+        is_plain = not found and all(o.type not in _TYPES for o in session.get_outputs())
+        _NARROW_INPUTS[session] = None if is_plain else found
+    return _NARROW_INPUTS[session]
 
 
 def _value(name: str, array: Array, kind: str | None) -> Any:
@@ -95,8 +113,7 @@ def _value(name: str, array: Array, kind: str | None) -> Any:
     if kind is None:
         return ort.OrtValue.ortvalue_from_numpy(array)
     number, dtype = _TYPES[kind]
-    is_raw = array.dtype.kind in "Vu" and array.dtype.itemsize == dtype.itemsize
-    if array.dtype != dtype and not is_raw:
+    if array.dtype != dtype and not is_raw(array.dtype, dtype):
         raise TypeError(
             f"input {name!r} is an array of {array.dtype}, and the session reads {dtype}"
         )

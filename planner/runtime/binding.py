@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 
 from planner.errors import ModelError, UsageError
 from planner.files.reading import closest
-from planner.runtime.arrays import array_of, storable
+from planner.runtime.arrays import storable, to_numpy
 from planner.runtime.messages import first_line
 from planner.targets import HOST, devices
 
@@ -310,7 +310,7 @@ class Bound:
         found = dict(
             zip([*names, *self._stays, *self._results], binding.get_outputs(), strict=True)
         )
-        return {n: made[n] if n in made else array_of(found[n]) for n in self._results}
+        return {n: made[n] if n in made else to_numpy(found[n]) for n in self._results}
 
     def values(self) -> dict[str, Array]:
         """Return copies of the values that the next step reads, by the names of their inputs."""

@@ -91,6 +91,13 @@ def test_an_array_of_another_type_is_refused_and_not_read_as_bytes(dtype: type) 
         run_arrays(session(TensorProto.BFLOAT16), feeds)
 
 
+def test_one_float_of_8_bits_is_not_taken_for_another() -> None:
+    other = np.ones((2, 3), ml_dtypes.float8_e5m2)
+    feeds = {"x": np.ones((2, 3), np.float32), "y": other}
+    with pytest.raises(TypeError, match=r"input 'y' is an array of float8_e5m2"):
+        run_arrays(session(TensorProto.FLOAT8E4M3FN), feeds)
+
+
 def test_arrays_of_a_file_are_read_as_the_type_of_the_input(tmp_path: Path) -> None:
     path, feeds = tmp_path / "m.onnx", tmp_path / "feeds.npz"
     path.write_bytes(model(TensorProto.BFLOAT16).SerializeToString())

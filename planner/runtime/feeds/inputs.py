@@ -21,7 +21,7 @@ import onnx_ir as ir
 from planner.errors import ModelError, UsageError
 from planner.onnxio.dims import dims_of
 from planner.onnxio.load import read_model
-from planner.runtime.arrays import is_narrow
+from planner.runtime.arrays import is_narrow, is_raw
 from planner.runtime.feeds.npz import read_arrays
 from planner.runtime.feeds.sidecar import read_recipes, recipe_of
 from planner.runtime.timing import available_bytes
@@ -146,11 +146,8 @@ def _from_npz(specs: tuple[RunInput, ...], dims: Mapping[str, int], path: Path) 
 
     def check(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         spec = by_name[name]
-        is_raw = (
-            dtype.kind == "V" and dtype.itemsize == spec.dtype.itemsize
-        )  # as numpy.savez leaves it
-        is_same = is_raw if is_narrow(spec.dtype) else dtype.kind == spec.dtype.kind == "U"
-        if dtype != spec.dtype and not is_same:
+        is_text = dtype.kind == spec.dtype.kind == "U"
+        if dtype != spec.dtype and not is_text and not is_raw(dtype, spec.dtype):
             raise UsageError(f"{path}: input {name!r} is {dtype}, the model wants {spec.dtype}")
         _check_shape(spec, shape, dims, str(path))
 
