@@ -180,7 +180,7 @@ def profiles_of(names: Sequence[str]) -> list[tuple[str, Hardware]]:
             raise UsageError(f"--hardware names more than {MAX_DEVICES} profiles")
     if not wanted:
         raise UsageError(
-            f"name the devices, as in --hardware h100,a100-80gb or  --hardware {ALL}; profiles: "
+            f"name the devices, as in --hardware h100,a100-80gb or --hardware {ALL}; profiles: "
             f"{', '.join(hardware_names())}, or a .toml file"
         )
     return list(wanted.items())

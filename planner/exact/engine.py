@@ -251,6 +251,7 @@ def _solve_overlapped(
 
     All runs that a faster plan may contain are free, or, if these are too many, only those that close
     a gap in which memory is full.
+
     Return None if the problem has too many operations, or if no plan that fits is known.
     """
     if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:

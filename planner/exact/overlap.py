@@ -230,7 +230,7 @@ class OverlapModel(GapModel):
                 self._while_copied_out(t, event, first, overwrites)
                 first = self._all(first, after)
 
-    def _while_copied_out(self, t: int, event: Event, first: Truth, over: bool) -> None:
+    def _while_copied_out(self, t: int, event: Event, first: Truth, overwrites: bool) -> None:
         """Hold a dropped tensor until it is copied out, and produce it again only after that."""
         host, cp = self.outs[t], self.cp
         out_end = self._out_end(t)
@@ -241,7 +241,7 @@ class OverlapModel(GapModel):
         let_go = self._all(first, self._truth(negated(event.after)), host.present)
         if isinstance(let_go, bool):
             return
-        if over:
+        if overwrites:
             cp.add(out_end <= self.start[event.run]).only_enforce_if(let_go)
             return
         until = cp.new_int_var(0, self.horizon, "")

@@ -278,7 +278,7 @@ def _traced(
     optimizer = wanted.optimizer
     if optimizer is not None and arguments.setdefault("optimizer", optimizer) is not optimizer:
         raise UsageError(
-            f"{step} returns an optimizer, and --optimizernames one: give only one of the two"
+            f"{step} returns an optimizer, and --optimizer names one: give only one of the two"
         )
     report("tracing")
     return export_training_graph(
