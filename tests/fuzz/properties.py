@@ -326,7 +326,7 @@ def _check_held(model: _Model, budget: int, folder: Path, outcome: Outcome) -> N
                 f"{budget}B",
                 output,
                 budget_of="held",
-                time_limit_s=min(TIME_LIMIT_S, HELD_LIMIT_S),
+                time_limit_s=HELD_LIMIT_S,
             )
     except InfeasibleBudgetError as error:
         outcome.counts["not held"] += 1

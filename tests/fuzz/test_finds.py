@@ -34,10 +34,9 @@ def _holds(
     *,
     plans: int = 1,
     twice: bool = True,
-    verify: bool = True,
 ) -> None:
     case = Case(model, mode or Mode(), dims or {})
-    outcome = check_case(case, folder, twice=twice, verify=verify)
+    outcome = check_case(case, folder, twice=twice, verify=True)
     assert outcome.findings == []
     assert outcome.refusal == ""
     assert outcome.counts["planned"] >= plans
@@ -51,11 +50,9 @@ def _holds_in_each_order(
     *,
     twice: bool = True,
 ) -> None:
-    """In both orders; what takes longest, planner's own verification, in one."""
     for order in ("default", "priority"):
         (folder / order).mkdir()
-        ordered = replace(mode, order=order)
-        _holds(model, folder / order, ordered, dims, twice=twice, verify=order == "priority")
+        _holds(model, folder / order, replace(mode, order=order), dims, twice=twice)
 
 
 CHAIN = """

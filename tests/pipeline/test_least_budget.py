@@ -51,9 +51,8 @@ def test_the_least_budget_of_a_refusal_is_met(
             swap=swap,
             output=folder / f"{number}.onnx",
             time_limit_s=1,
-            verify=number == 0,
         )
-        assert number or (result.verification is not None and result.verification.passed)
+        assert result.verification is not None and result.verification.passed
         assert result.plan.planned.peak_bytes <= result.plan.budget_bytes
 
 
@@ -75,6 +74,5 @@ def test_the_least_feasible_of_an_analysis_is_met(
             swap=swap,
             output=folder / f"{number}.onnx",
             time_limit_s=1,
-            verify=number == 0,
         )
-        assert number or (result.verification is not None and result.verification.passed)
+        assert result.verification is not None and result.verification.passed

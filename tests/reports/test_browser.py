@@ -51,6 +51,7 @@ def site(package, tmp_path) -> Path:
 
 def test_the_original_fails_where_the_rewritten_model_trains(browser, site):
     options = {"budget": "40%", "swap": "none", "verify": False, "time_limit_s": 3}
+    options["reproducible"] = True  # a worse plan of a slow machine ends in the heap's same step
     plan = runs.lay_out(site, zoo.path("gpt"), zoo.feeds("gpt"), **options).plan
     with runs.served(site) as address:
         plain = runs.trained(browser, address, steps=2)
@@ -59,8 +60,8 @@ def test_the_original_fails_where_the_rewritten_model_trains(browser, site):
         assert runs.compared(one, two) == {"outputs": 53, "identical": 53, "losses_equal": True}
         assert len(set(two["losses"])) == 2  # it does train
         saved = plan.baseline.peak_bytes - plan.planned.peak_bytes
-        # the heap grows by a fifth at a time, unless it may not: both may end in the same step
-        assert one["peak"] >= two["peak"]
+        assert one["peak"] > two["peak"]
+        # the heap grows by a fifth at a time, unless it may not
         cap = int(one["peak"] - saved / 4) // MIB
         capped = runs.trained(browser, address, steps=2, cap=cap)
     assert "bad_alloc" in capped["original"]["failed"] and not capped["original"]["losses"]
