@@ -64,7 +64,7 @@ def size_of(sources: dict[str, str]) -> Size:
         files=len(sources),
         most_files_in_a_folder=max((folders.count(folder) for folder in set(folders)), default=0),
         lines=sum(text.count("\n") for text in sources.values()),
-        code_lines=sum(map(code_lines, sources.values())),
+        code_lines=sum(map(code_lines, sources.values(), trees)),
         long_functions=sum(_lines(f) > MAX_LINES for f in functions),
         wide_functions=sum(_parameters(f) > MAX_PARAMETERS for f in functions),
         private_constants=sum(len(list(_constants(tree))) for tree in trees),
@@ -72,7 +72,7 @@ def size_of(sources: dict[str, str]) -> Size:
     )
 
 
-def code_lines(source: str) -> int:
+def code_lines(source: str, tree: ast.Module) -> int:
     """Count the lines that are neither blank nor only a comment or a docstring."""
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -80,7 +80,7 @@ def code_lines(source: str) -> int:
             found.update(range(token.start[0], token.end[0] + 1))
     texts = (
         node.value
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     )
     told = {n for t in texts for n in range(t.lineno, (t.end_lineno or t.lineno) + 1)}
