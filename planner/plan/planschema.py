@@ -23,6 +23,9 @@ def plan_schema() -> dict[str, Any]:
     for part in parts.values():  # formatted as in Python 3.13, without the attributes
         words = inspect.cleandoc(part["description"]).split("\n\n")[0]
         part["description"] = words.replace("\n", " ")
+        for name, field in part.get("properties", {}).items():
+            if name not in part.get("required", ()) and field.get("type") == "object":
+                field.setdefault("default", {})  # which msgspec leaves out before 0.23
     top = parts.pop("Plan")
     top["properties"]["version"] = {"const": PLAN_VERSION}
     return {
