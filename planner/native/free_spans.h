@@ -21,6 +21,7 @@ class FreeSpans {
   explicit FreeSpans(size_t count) { put({0, count}); }
 
   size_t free() const { return free_; }
+  size_t longest() const { return by_count_.empty() ? 0 : by_count_.rbegin()->first; }
 
   // The head of the shortest span that is long enough; a count of 0 where there is none.
   Span best(size_t count) {

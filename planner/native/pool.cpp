@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <tuple>
 
 #include "common.h"
 
@@ -126,30 +127,47 @@ void Pool::put_large(char* at, const Buffer& buffer) {
 
 char* Pool::small(size_t bytes) {
   size_t count = std::max(ceil_divide(bytes, piece_), size_t(1));
-  auto piece = [&](char* at, Shared& page) -> char* {
-    Span span = page.free.best(count);
-    if (!span.count) return nullptr;
-    page.pieces[span.start] = span.count;
-    return at + span.start * piece_;
-  };
-  for (char* at : sharing_)
-    if (char* found = piece(at, shared_.at(at))) return found;
-  Shared fresh{{}, FreeSpans(page_ / piece_), {}};
-  char* at = large(1, fresh.page);
-  if (!at) return nullptr;
-  sharing_.push_back(at);
-  return piece(at, shared_.emplace(at, std::move(fresh)).first->second);
+  char* at = first_with(count);
+  if (!at) {
+    Shared fresh{{}, FreeSpans(page_ / piece_), {}, shared_count_++};
+    at = large(1, fresh.page);
+    if (!at) return nullptr;
+    list(at, shared_.emplace(at, std::move(fresh)).first->second, 0);
+  }
+  Shared& page = shared_.at(at);
+  size_t longest = page.free.longest();
+  Span span = page.free.best(count);
+  page.pieces[span.start] = span.count;
+  list(at, page, longest);
+  return at + span.start * piece_;
 }
 
 void Pool::put_small(char* at) {
   auto page = std::prev(shared_.upper_bound(at));
   auto piece = page->second.pieces.find(size_t(at - page->first) / piece_);
+  size_t longest = page->second.free.longest();
   page->second.free.put({piece->first, piece->second});
   page->second.pieces.erase(piece);
+  list(page->first, page->second, longest);
   if (!page->second.pieces.empty()) return;
   put_large(page->first, page->second.page);
-  sharing_.erase(std::find(sharing_.begin(), sharing_.end(), page->first));
+  by_longest_[page->second.free.longest()].erase(page->second.number);
   shared_.erase(page);
+}
+
+char* Pool::first_with(size_t count) {
+  size_t number = shared_count_;
+  char* found = nullptr;
+  for (auto pages = by_longest_.lower_bound(count); pages != by_longest_.end(); ++pages) {
+    if (pages->second.empty() || pages->second.begin()->first >= number) continue;
+    std::tie(number, found) = *pages->second.begin();
+  }
+  return found;
+}
+
+void Pool::list(char* at, const Shared& page, size_t longest_before) {
+  by_longest_[longest_before].erase(page.number);
+  if (size_t longest = page.free.longest()) by_longest_[longest][page.number] = at;
 }
 
 void Pool::drop_aliases() {  // those that no buffer has

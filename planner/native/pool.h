@@ -53,6 +53,7 @@ class Pool {
     Buffer page;
     FreeSpans free;
     std::unordered_map<size_t, size_t> pieces;  // by start: how many
+    size_t number = 0;                          // in the order in which pages were taken
   };
   char* large(size_t count, Buffer& buffer);
   char* small(size_t bytes);
@@ -60,6 +61,8 @@ class Pool {
   char* aliased(const std::vector<Span>& spans, size_t count);
   void put_large(char* at, const Buffer& buffer);
   void put_small(char* at);
+  char* first_with(size_t count);  // of the pages that share; null where none has as long a span
+  void list(char* at, const Shared& page, size_t longest_before);
   void drop_aliases();
   void refuse(size_t bytes);
 
@@ -72,7 +75,8 @@ class Pool {
   std::unordered_map<char*, Buffer> buffers_;
   std::unordered_map<void*, size_t> spilled_;  // bytes
   std::map<char*, Shared> shared_;
-  std::vector<char*> sharing_;  // these pages, in the order in which they were taken
+  std::map<size_t, std::map<size_t, char*>> by_longest_;  // these pages, by span and number
+  size_t shared_count_ = 0;                               // ever taken
   std::map<std::vector<Span>, char*> aliases_;
   size_t alias_spans_ = 0;  // of all aliases together
 };

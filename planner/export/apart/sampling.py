@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
-from operator import and_, mul
+from operator import add, and_, mul
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,21 @@ from torch import Tensor
 _MODES = ("bilinear", "nearest", "bicubic")
 _CUBIC = -0.75
 """Coefficient of the cubic convolution, PyTorch's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Neighbours of the positions on one axis of `size` elements: which, and whether they exist."""
+
+    index: Tensor
+    is_inside: Tensor
+    size: int
+
+    @classmethod
+    def of(cls, place: Tensor, size: int) -> _End:
+        """Return the neighbours at whole positions, maybe outside."""
+        index = place.detach().clamp(0, size - 1).long()
+        return cls(index, (place >= 0) & (place <= size - 1), size)
 
 
 def grid_sample(
@@ -44,7 +60,7 @@ def grid_sample(
     each = zip(raw, sizes, strict=True)
     places = [_inside(place, size, padding_mode, align=align) for place, size in each]
     if mode == "nearest":
-        found = _taken(rows, [place.round() for place in places], sizes)
+        found = _taken(rows, [_End.of(p.round(), s) for p, s in zip(places, sizes, strict=True)])
     else:
         found = _between(rows, places, sizes)
     return found.unflatten(2, list(grid.shape[1:-1]))
@@ -77,14 +93,11 @@ def _between(rows: Tensor, places: Sequence[Tensor], sizes: Sequence[int]) -> Te
     """Interpolate linearly between the corners around each position."""
     floors = [place.floor() for place in places]
     shares = [place - floor for place, floor in zip(places, floors, strict=True)]
-    found = None
-    for corner in itertools.product((0, 1), repeat=len(sizes)):
-        share = reduce(mul, (s if up else 1 - s for up, s in zip(corner, shares, strict=True)))
-        ends = [floor + up for floor, up in zip(floors, corner, strict=True)]
-        part = _taken(rows, ends, sizes) * share.flatten(1).unsqueeze(1)
-        found = part if found is None else found + part
-    assert found is not None
-    return found
+    ends = [
+        [_End.of(floor + up, size) for up in (0, 1)]
+        for floor, size in zip(floors, sizes, strict=True)
+    ]
+    return _added(rows, ends, [[1 - share, share] for share in shares])
 
 
 def _through_cubics(
@@ -93,15 +106,22 @@ def _through_cubics(
     """Interpolate by a cubic of four neighbours on each axis, each moved inside on its own."""
     floors = [place.detach().floor() for place in places]
     shares = [_cubic(place - floor) for place, floor in zip(places, floors, strict=True)]
-    found = None
-    for steps in itertools.product(range(4), repeat=len(sizes)):
-        each = zip(floors, steps, sizes, strict=True)
-        ends = [_inside(f + step - 1, size, padding, align=align) for f, step, size in each]
-        share = reduce(mul, (parts[step] for parts, step in zip(shares, steps, strict=True)))
-        part = _taken(rows, ends, sizes) * share.flatten(1).unsqueeze(1)
-        found = part if found is None else found + part
-    assert found is not None
-    return found
+    ends = [
+        [_End.of(_inside(floor + up, size, padding, align=align), size) for up in (-1, 0, 1, 2)]
+        for floor, size in zip(floors, sizes, strict=True)
+    ]
+    return _added(rows, ends, shares)
+
+
+def _added(
+    rows: Tensor, ends: Sequence[Sequence[_End]], shares: Sequence[Sequence[Tensor]]
+) -> Tensor:
+    """Add up the neighbours of each position, by the product of their shares on each axis."""
+    parts = [
+        _taken(rows, at) * reduce(mul, by).flatten(1).unsqueeze(1)
+        for at, by in zip(itertools.product(*ends), itertools.product(*shares), strict=True)
+    ]
+    return reduce(add, parts)
 
 
 def _cubic(t: Tensor) -> list[Tensor]:
@@ -116,12 +136,9 @@ def _cubic(t: Tensor) -> list[Tensor]:
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
-def _taken(rows: Tensor, ends: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+def _taken(rows: Tensor, ends: Sequence[_End]) -> Tensor:
     """Gather elements, 0 outside: [samples, channels, n] -> [samples, channels, places]."""
-    checks = [(end >= 0) & (end <= size - 1) for end, size in zip(ends, sizes, strict=True)]
-    index = torch.zeros_like(ends[0], dtype=torch.int64)
-    for end, size in zip(ends, sizes, strict=True):
-        index = index * size + end.detach().clamp(0, size - 1).long()
+    index = reduce(lambda index, end: index * end.size + end.index, ends[1:], ends[0].index)
     flat = index.flatten(1).unsqueeze(1).expand(-1, rows.shape[1], -1)
-    inside = reduce(and_, checks).flatten(1).unsqueeze(1)
+    inside = reduce(and_, (end.is_inside for end in ends)).flatten(1).unsqueeze(1)
     return rows.gather(2, flat) * inside

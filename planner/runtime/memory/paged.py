@@ -6,8 +6,11 @@ in pieces: of the pages that have room, the one that was taken first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.onnxio.kinds import PAGE_BYTES
@@ -39,30 +42,39 @@ class Taken:
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    """A page in pieces; `is_free` has an entry for each piece."""
+    """A page in pieces.
 
-    is_free: list[bool]
+    Attributes:
+        number: of the pages, in the order in which they were taken.
+        spans: free pieces, as sorted pairs of a start and an end; none once the page is given back.
+    """
 
-    def take(self, count: int) -> int | None:
-        """Take the smallest run of free pieces that is long enough; return its start, or None without
-        one."""
-        best: tuple[int, int] | None = None
-        length = 0
-        for at, free in enumerate((*self.is_free, False)):
-            if free:
-                length += 1
-                continue
-            if length >= count and (best is None or length < best[0]):
-                best = (length, at - length)
-            length = 0
-        if best is None:
-            return None
-        self.mark(best[1], count, free=False)
-        return best[1]
+    number: int
+    spans: list[tuple[int, int]]
 
-    def mark(self, start: int, count: int, *, free: bool) -> None:
-        """Mark pieces as taken or free."""
-        self.is_free[start : start + count] = [free] * count
+    @property
+    def longest(self) -> int:
+        """Pieces of the longest span."""
+        return max((end - start for start, end in self.spans), default=0)
+
+    def take(self, count: int) -> int:
+        """Take the head of the shortest span that is long enough, and return its start."""
+        _, at = min(
+            (end - start, n) for n, (start, end) in enumerate(self.spans) if end - start >= count
+        )
+        start, end = self.spans[at]
+        self.spans[at : at + 1] = [(start + count, end)] if start + count < end else []
+        return start
+
+    def put(self, start: int, count: int) -> None:
+        """Give pieces back, joined with the free ones beside them."""
+        end, at = start + count, bisect(self.spans, (start, start))
+        first, last = at, at
+        if at and self.spans[at - 1][1] == start:
+            first, start = at - 1, self.spans[at - 1][0]
+        if at < len(self.spans) and self.spans[at][0] == end:
+            last, end = at + 1, self.spans[at][1]
+        self.spans[first:last] = [(start, end)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +85,8 @@ class PagedPool:
         piece_bytes: of what shares a page; a device has another size.
         requested: bytes asked for, of what is in use.
         pages: in use; pages_most: at the most.
+        _by_longest: heaps of pages by their longest span; those whose longest was another since stay
+            until they are met.
     """
 
     page_bytes: int = PAGE_BYTES
@@ -80,7 +94,8 @@ class PagedPool:
     requested: int = 0
     pages: int = 0
     pages_most: int = 0
-    _shared: list[_Shared] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _by_longest: dict[int, list[tuple[int, _Shared]]] = field(default_factory=dict)
 
     @property
     def in_use(self) -> int:
@@ -99,14 +114,13 @@ class PagedPool:
             self._grow(_units(size, self.page_bytes))
             return Taken(size)
         count = _units(size, self.piece_bytes)
-        for page in self._shared:
-            if (start := page.take(count)) is not None:
-                return Taken(size, page, start)
-        page = _Shared([True] * (self.page_bytes // self.piece_bytes))
-        self._shared.append(page)
-        self._grow(1)
-        page.mark(0, count, free=False)
-        return Taken(size, page)
+        page = self._first(count)
+        if page is None:
+            page = _Shared(next(self._numbers), [(0, self.page_bytes // self.piece_bytes)])
+            self._grow(1)
+        start = page.take(count)
+        self._list(page)
+        return Taken(size, page, start)
 
     def release(self, taken: Taken) -> None:
         """Release a buffer."""
@@ -115,10 +129,25 @@ class PagedPool:
         if page is None:
             self.pages -= _units(taken.bytes, self.page_bytes)
             return
-        page.mark(taken.start, _units(taken.bytes, self.piece_bytes), free=True)
-        if all(page.is_free):
-            self._shared.remove(page)
+        page.put(taken.start, _units(taken.bytes, self.piece_bytes))
+        if page.spans == [(0, self.page_bytes // self.piece_bytes)]:
+            page.spans.clear()
             self.pages -= 1
+        self._list(page)
+
+    def _first(self, count: int) -> _Shared | None:
+        """Return the page taken first, of those with a long enough span; None without one."""
+        found: list[tuple[int, _Shared]] = []
+        for longest, heap in self._by_longest.items():
+            while heap and heap[0][1].longest != longest:
+                heappop(heap)
+            if heap and longest >= count:
+                found.append(heap[0])
+        return min(found)[1] if found else None
+
+    def _list(self, page: _Shared) -> None:
+        if page.spans:
+            heappush(self._by_longest.setdefault(page.longest, []), (page.number, page))
 
     def _grow(self, pages: int) -> None:
         self.pages += pages
