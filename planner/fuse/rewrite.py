@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.fuse.again import outputs_of, with_again
+from planner.fuse.convolutions import large_kernels, put
 from planner.fuse.groups import Group, GroupSearch, groups_of
 from planner.fuse.operators import types_of
 from planner.fuse.program import Program, outside, program_of
@@ -25,25 +26,16 @@ _MOST_AXES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Members:
-    """The members of one fused node: names of the operations that it replaces or recomputes, and its
-    program."""
-
-    operations: tuple[str, ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
     """A model with groups fused.
 
     Attributes:
-        members: members of each new node, by the node's name.
+        members: names of the operations that each new node replaces or computes again, by its name.
         order: names of all nodes, in a valid order close to the given one.
     """
 
     model: ir.Model
-    members: Mapping[str, Members]
+    members: Mapping[str, tuple[str, ...]]
     order: tuple[str, ...]
 
 
@@ -122,15 +114,16 @@ def with_fusion(
     fused = frozenset(op for group in found for op in group.operations)
     groups = with_again(ground, found)
     programs = _programs(ground, groups, fused)
-    if not programs:
+    large = large_kernels(model, graph) if kernels.convolutions and not only_exact else []
+    if not programs and not large:
         return None
     build = _GroupWriter(model.clone(), graph)
-    members: dict[str, Members] = {}
+    members: dict[str, tuple[str, ...]] = {name: (name,) for name in build.convolve(large)}
     name_of = {op.id: op.name for op in graph.operations}
     for group, program in programs:
         name = build.put(group, program)
         does = [graph.operations[op].name for op in sorted((*group.operations, *group.again))]
-        members[name] = Members(operations=tuple(does), text=program.text)
+        members[name] = tuple(does)
         name_of.update(dict.fromkeys(group.operations, name))
     gone = fused - {op for group in groups for op in group.operations}
     build.remove({*gone, *(op for group, _ in programs for op in group.operations)})
@@ -195,6 +188,12 @@ class _GroupWriter:
             self._values[name] = new
         self.model.graph.append(node)
         return str(node.name)
+
+    def convolve(self, operations: Sequence[OpId]) -> list[str]:
+        """Make convolutions nodes of LargeKernelConv, and return their names, which they keep."""
+        for op in operations:
+            put(self._nodes[op])
+        return [self.graph.operations[op].name for op in operations]
 
     def remove(self, operations: Iterable[OpId]) -> None:
         """Remove nodes whose results nothing reads any more."""

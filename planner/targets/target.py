@@ -39,7 +39,7 @@ class AnchorRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedKernels:
-    """The native library's kernels of `planner.fused::Pointwise` on a target.
+    """The native library's kernels of `planner.fused` on a target.
 
     Attributes:
         inexact: operators whose bits differ from those of ONNX Runtime's kernels on this target, in
@@ -47,12 +47,14 @@ class FusedKernels:
         halves: whether values may be of half types, with other rounding.
         swaps: whether ONNX Runtime's kernels here swap the operands where the first is broadcast along
             the last axis (`planner.fuse.operators.Row.swaps`).
+        convolutions: whether there is a kernel of LargeKernelConv.
         remark: a clause on these kernels, for a plan's assumptions.
     """
 
     inexact: frozenset[str] = frozenset()
     halves: bool = False
     swaps: bool = False
+    convolutions: bool = False
     remark: str = ""
 
 

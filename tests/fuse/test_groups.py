@@ -192,7 +192,7 @@ def test_a_value_that_its_readers_can_work_out_again_is_not_stored():
     proto = h.make_model(text, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
     _, made = fuse(proto, exact=False)
     assert made is not None
-    found = [set(m.operations) for m in made.members.values()]
+    found = [set(m) for m in made.members.values()]
     assert found == [{"e", "v", "y"}, {"e", "v", "g", "out"}]
     names = {v.name for node in made.model.graph for v in node.outputs}
     assert names == {"y", "z", "out"}

@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <memory>
 
+#include "fused/convolution_operator.h"
 #include "fused/cuda_run.h"
+#include "fused/node.h"
 #include "fused/run.h"
-#include "slots.h"
-#include "tensors.h"
 
 namespace planner::fused {
 namespace {
@@ -50,10 +50,6 @@ const Variable& input_of(const Program& program, size_t i) {
   return program.variables[size_t(program.inputs[i])];
 }
 
-void check(bool holds, const std::string& otherwise) {
-  if (!holds) throw std::runtime_error("planner.fused: " + otherwise);
-}
-
 void check_count(size_t inputs, const Program& program) {
   check(inputs == program.inputs.size(), "the node has " + std::to_string(inputs) +
                                              " inputs and its program reads " +
@@ -67,44 +63,10 @@ void check_type(const Program& program, size_t i, int found) {
             ", and the program says " + std::to_string(onnx_type(variable.type)));
 }
 
-template <typename Work>
-ort::Status* guarded(const Work& work) {
-  try {
-    check(!is_forked(), forked_text());
-    work();
-    return nullptr;
-  } catch (const std::exception& error) {
-    return api->CreateStatus(ort::kFail, error.what());
-  }
-}
-
-Program program_of(const ort::KernelInfo* info) {
-  size_t size = 0;
-  ort::Status* asked = api->KernelInfoGetAttribute_string(info, "program", nullptr, &size);
-  if (asked) api->ReleaseStatus(asked);  // what the size is, it says by failing
-  std::string text(size, '\0');
-  succeed(api->KernelInfoGetAttribute_string(info, "program", text.data(), &size));
-  return parse(text.c_str());
-}
+Program program_of(const ort::KernelInfo* info) { return parse(text_of(info, "program").c_str()); }
 
 Program program_of(ort::ShapeContext* context) {
-  const ort::Attribute* found = nullptr;
-  succeed(api->ShapeInferContext_GetAttribute(context, "program", &found));
-  size_t size = 0;
-  ort::Status* asked = api->ReadOpAttr(found, ort::kAttributeString, nullptr, 0, &size);
-  if (asked) api->ReleaseStatus(asked);
-  std::string text(size + 1, '\0');
-  succeed(api->ReadOpAttr(found, ort::kAttributeString, text.data(), size, &size));
-  return parse(text.c_str());
-}
-
-void set_output(ort::ShapeContext* context, size_t i, int type, const Dims& dims) {
-  ort::TypeAndShape* made = nullptr;
-  succeed(api->CreateTensorTypeAndShapeInfo(&made));
-  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
-  succeed(api->SetTensorElementType(made, type));
-  succeed(api->SetDimensions(made, dims.data(), dims.size()));
-  succeed(api->ShapeInferContext_SetOutputTypeShape(context, i, made));
+  return parse(text_of(context, "program").c_str());
 }
 
 std::vector<Dims> input_dims(ort::ShapeContext* context, const Program& program) {
@@ -143,28 +105,6 @@ void infer_or_leave(ort::ShapeContext* context) {
   }
 }
 
-struct Value {
-  Dims dims;
-  int type = ort::kUndefined;
-  void* data = nullptr;
-};
-
-void* data_of(const ort::Value* value) {
-  void* data = nullptr;
-  succeed(api->GetTensorMutableData(const_cast<ort::Value*>(value), &data));
-  return data;
-}
-
-Value input_value(ort::KernelContext* context, size_t i) {
-  const ort::Value* value = nullptr;
-  succeed(api->KernelContext_GetInput(context, i, &value));
-  check(value, "input " + std::to_string(i) + " is missing");
-  ort::TypeAndShape* found = nullptr;
-  succeed(api->GetTensorTypeAndShape(value, &found));
-  Info info(found, api->ReleaseTensorTypeAndShapeInfo);
-  return {planner::dims_of(found), type_of(found), data_of(value)};
-}
-
 void compute(Kernel& kernel, ort::KernelContext* context) {
   const Program& program = kernel.program;
   size_t count = 0, made = 0;
@@ -184,23 +124,14 @@ void compute(Kernel& kernel, ort::KernelContext* context) {
   Space space = space_of(program, dims);
   std::vector<void*> outputs;
   for (size_t i = 0; i < made; i++) {
-    Dims output = dims_of(program, space, i);
-    ort::Value* value = nullptr;
-    succeed(api->KernelContext_GetOutput(context, i, output.data(), output.size(), &value));
-    check(value, "output " + std::to_string(i) + " is left out");
-    outputs.push_back(data_of(value));
+    outputs.push_back(output_of(context, i, dims_of(program, space, i)));
   }
   if (kernel.cuda) {
     void* stream = nullptr;
     succeed(api->KernelContext_GetGPUComputeStream(context, &stream));
     return kernel.cuda->run(space, dims, inputs, outputs, stream);
   }
-  auto parallel = [context](size_t tasks, const std::function<void(size_t)>& work) {
-    auto call = [](void* work, size_t i) { (*static_cast<std::function<void(size_t)>*>(work))(i); };
-    void* data = const_cast<std::function<void(size_t)>*>(&work);
-    succeed(api->KernelContext_ParallelFor(context, call, tasks, 0, data));
-  };
-  run(program, space, dims, inputs, outputs, parallel);
+  run(program, space, dims, inputs, outputs, parallel_of(context));
 }
 
 bool on_cuda(const ort::CustomOp* op) { return static_cast<const Op*>(op)->cuda; }
@@ -256,6 +187,7 @@ ort::CustomOpDomain* domain() {
     for (bool cuda : {false, true})
       if (cuda ? has_cuda_driver() : !kTestBuild)
         succeed(api->CustomOpDomain_Add(created, described(cuda)));
+    succeed(api->CustomOpDomain_Add(created, convolution_operator()));
     return created;
   }();
   return made;

@@ -125,12 +125,15 @@ def _explained(
 
 
 def _program(graph: TrainingGraph, tensor: Tensor) -> str | None:
-    """Return the program of the fused node that makes a tensor; None if another node does."""
+    """Return the program, or the window, of the fused node that makes a tensor; None if another node
+    does."""
     if tensor.producer is None:
         return None
     op = graph.operations[tensor.producer]
-    program = (op.attributes or {}).get("program") if op.domain == FUSED_DOMAIN else None
-    return str(program) if program else None
+    if op.domain != FUSED_DOMAIN:
+        return None
+    attributes = op.attributes or {}
+    return str(attributes.get("program") or attributes["window"])
 
 
 def _find(name: str, prepared: Prepared) -> Tensor:

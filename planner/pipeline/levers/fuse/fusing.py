@@ -9,7 +9,7 @@ from typing import Any
 from planner.choices import FuseMode, least_exact
 from planner.cost.model import fused_us
 from planner.errors import ModelError, UsageError
-from planner.fuse.rewrite import Fused, Members, with_fusion
+from planner.fuse.rewrite import Fused, with_fusion
 from planner.graph.model import Operation, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN
 from planner.pipeline.levers.changed import as_before
@@ -111,7 +111,7 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
         return None
     barred = {op.name for op in before.operations if op.barred is not None}
     like = {
-        name: next((op for op in group.operations if op in barred), group.operations[0])
+        name: next((op for op in group if op in barred), group[0])
         for name, group in made.members.items()
     }
     graph = typed_graph(made.model, prepared.types, placement=prepared.placement)
@@ -150,7 +150,7 @@ def _durations_us(
 
     def of(op: Operation) -> float:
         moved = sum(graph.tensors[t].bytes for t in (*op.inputs, *op.outputs))
-        does = [by_name[name] for name in members[op.name].operations]
+        does = [by_name[name] for name in members[op.name]]
         return fused_us(before, does, prepared.duration_us, moved, prepared.hardware)
 
     return tuple(
@@ -159,14 +159,16 @@ def _durations_us(
     )
 
 
-def _note(graph: TrainingGraph, before: TrainingGraph, members: Mapping[str, Members]) -> str:
+def _note(
+    graph: TrainingGraph, before: TrainingGraph, members: Mapping[str, tuple[str, ...]]
+) -> str:
     """Return a note on the fused operations for a plan's assumptions."""
 
     def moved(of: TrainingGraph) -> int:
         ops = (op for op in of.operations if not op.is_view)
         return sum(of.tensors[t].bytes for op in ops for t in (*op.inputs, *op.outputs))
 
-    count = len({name for group in members.values() for name in group.operations})
+    count = len({name for group in members.values() for name in group})
     return (
         f"{count:,} operations run as {len(members):,} nodes of planner.fused, for which sessions load "
         f"planner's native library: {format_bytes(moved(graph))} are read and written in a step, of "

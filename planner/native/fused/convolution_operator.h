@@ -1,0 +1,10 @@
+// planner.fused::LargeKernelConv: a Conv of float32 by `fused/convolution.h`, on the CPU.
+#pragma once
+
+#include "ort_abi.h"
+
+namespace planner::fused {
+
+ort::CustomOp* convolution_operator();
+
+}  // namespace planner::fused
