@@ -13,7 +13,8 @@ class OutputComparison:
 
     Attributes:
         identical: bit for bit, NaN payloads included.
-        is_near: within the tolerance of its type (`planner.choices.RELATIVE`).
+        is_near: within the tolerance of its type (`planner.choices.RELATIVE`), or of rounding alone
+            (`planner.runtime.judge.noise`).
         max_abs_diff, max_rel_diff: of single elements; infinite if types or shapes differ, or if a
             NaN or an infinity is on one side only.
         rms_rel_diff: root mean square of the difference, divided by that of the original's

@@ -9,6 +9,7 @@ import pytest
 
 from planner.native.building import SOURCES, system_compiler
 
+PARTS = ("loops", "program", "run", "convolution")
 PROGRAM = Path(__file__).parents[1] / "native" / "fused_threads.cpp"
 FLAGS = ("-O1", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread", "-DPLANNER_PLAIN_LOOPS")
 
@@ -17,7 +18,7 @@ def test_thread_sanitizer_finds_no_race_between_blocks(tmp_path: Path):
     compiler = system_compiler()
     if compiler is None:
         pytest.skip("there is no C++ compiler")
-    parts = [SOURCES / "fused" / f"{name}.cpp" for name in ("loops", "program", "run")]
+    parts = [SOURCES / "fused" / f"{name}.cpp" for name in PARTS]
     unit, program = tmp_path / "unit.cpp", tmp_path / "program"
     unit.write_text("".join(f'#include "{part}"\n' for part in (*parts, PROGRAM)))
     command = [*compiler.command, *FLAGS, "-fsanitize=thread", f"-I{SOURCES}", unit, "-o", program]

@@ -1,9 +1,10 @@
-// A program of planner.fused on many threads, which ThreadSanitizer watches: prints how many elements
-// differ from one thread's.
+// A program of planner.fused and a convolution on many threads, which ThreadSanitizer watches: prints
+// how many elements differ from one thread's.
 #include <cstdio>
 #include <cstring>
 #include <thread>
 
+#include "fused/convolution.h"
 #include "fused/run.h"
 
 using namespace planner::fused;
@@ -23,6 +24,11 @@ int main() {
     run(program, space, dims, {inputs[0].data(), inputs[1].data(), inputs[2].data()},
         {q.data(), s.data()}, parallel);
     q.insert(q.end(), s.begin(), s.end());
+    const std::vector<int64_t> image = {1, 64, 20, 20}, kernel = {64, 4, 20, 20};
+    std::vector<float> made(size_t(64 * 3 * 3));
+    convolve(parse_window("pads 1 1 1 1 group 16"), image, inputs[0].data(), kernel,
+             inputs[0].data() + 99, made.data(), parallel);
+    q.insert(q.end(), made.begin(), made.end());
     return q;
   };
   auto one = result([](size_t tasks, const std::function<void(size_t)>& work) {

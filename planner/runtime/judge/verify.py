@@ -57,6 +57,7 @@ from planner.runtime.judge.bytes_seen import BytesSeen
 from planner.runtime.judge.cap_both import Contestant, capped_by, in_its_pool
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged, threads_to_compare
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
+from planner.runtime.judge.noise import rounding_judged
 from planner.runtime.judge.sizes import exceeded
 from planner.runtime.judge.swaps import (
     copy_check,
@@ -307,8 +308,7 @@ class CpuJob:
         self._bytes.add("rewritten", self.orders["rewritten"], runs, self._opening_of("rewritten"))
         self.failures += results.failures
         comparisons = self._with_draws(results.comparisons, threads)
-        self._judge_outputs(comparisons)
-        return comparisons
+        return self._judge_outputs(comparisons, threads)
 
     def _watch_swaps(self, run: Run, opening: Opening, bits: Mapping[str, str]) -> None:
         """Count the swaps of a run, and watch them in other runs, which must give the same bits."""
@@ -359,10 +359,23 @@ class CpuJob:
         self.orders = {**self.orders, "original": order}
         self.notes += note
 
-    def _judge_outputs(self, comparisons: Sequence[OutputComparison]) -> None:
+    def _judge_outputs(
+        self, comparisons: tuple[OutputComparison, ...], threads: int
+    ) -> tuple[OutputComparison, ...]:
+        if self.numbers == "rounding":
+            comparisons, notes = rounding_judged(
+                comparisons,
+                self.paths["original"],
+                lambda: with_own(self.inputs, written_inputs(self.graphs["original"])),
+                level=self._default_level,
+                threads=threads,
+                seed=self.seed,
+            )
+            self.notes += notes
         failures, notes = judged(comparisons, self.numbers)
         self.failures += failures
         self.notes += notes
+        return comparisons
 
     def _recommended(self) -> None:
         if self.thorough:

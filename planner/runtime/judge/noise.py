@@ -1,0 +1,73 @@
+"""Outputs that are rounding alone: sums that cancel, which any other order of additions changes wholly.
+
+A bias in front of a batch normalization has such a gradient: it is 0 in exact arithmetic. The measure is
+the original itself: how far its outputs move where its inputs change in their last bits, which is what
+an algorithm may do at best (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 1.5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from planner.results.verification import OutputComparison
+from planner.runtime.inmemory import Array, ModelInMemory
+from planner.runtime.judge.compare import compare
+from planner.runtime.options import Level
+
+_TIMES = 4.0
+"""How many times as far from the original's an output may be as the original's own moves."""
+
+
+def rounding_judged(
+    comparisons: Sequence[OutputComparison],
+    original: Path,
+    feeds: Callable[[], Mapping[str, Array]],
+    *,
+    level: Level,
+    threads: int,
+    seed: int,
+) -> tuple[tuple[OutputComparison, ...], tuple[str, ...]]:
+    """Return the comparisons, those of rounding alone as near, and a note on these.
+
+    Args:
+        feeds: makes the inputs of one run.
+    """
+    far = [c for c in comparisons if not c.is_near and math.isfinite(c.max_abs_diff)]
+    if not far:
+        return tuple(comparisons), ()
+    model = ModelInMemory(data=original.read_bytes(), folder=original.parent)
+
+    def outputs(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        return model.run(inputs, level=level, threads=threads, seed=seed)
+
+    random = np.random.default_rng(seed)
+    as_they_are = outputs(feeds())
+    moved = outputs({name: _moved(array, random) for name, array in feeds().items()})
+    own = {
+        c.name: compare(c.name, as_they_are[c.name], moved[c.name]).max_abs_diff
+        for c in far
+        if c.name in moved
+    }
+    noise = {c.name for c in far if 0 < c.max_abs_diff <= _TIMES * own.get(c.name, 0.0) < math.inf}
+    if not noise:
+        return tuple(comparisons), ()
+    first = next(c.name for c in far if c.name in noise)
+    more = f" and {len(noise) - 1} more" if len(noise) > 1 else ""
+    note = (
+        f"output {first!r}{more}: rounding alone, as sums that cancel are; the original's moves as far "
+        "where inputs change in their last bit"
+    )
+    return tuple(replace(c, is_near=True) if c.name in noise else c for c in comparisons), (note,)
+
+
+def _moved(array: Array, random: np.random.Generator) -> Array:
+    """Change elements by their last bit, at random; none of whole numbers, such as masks and counters."""
+    if array.dtype.kind != "f" or np.array_equal(array, np.rint(array)):
+        return array
+    away = np.where(random.random(array.shape) < 0.5, np.inf, -np.inf).astype(array.dtype)
+    return np.nextafter(array, away)
