@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -30,7 +30,8 @@ class Fused:
     """A model with groups fused.
 
     Attributes:
-        members: names of the operations that each new node replaces or computes again, by its name.
+        members: names of the operations that each new node replaces, then of those that it computes
+            again, by its name.
         order: names of all nodes, in a valid order close to the given one.
     """
 
@@ -100,6 +101,7 @@ def with_fusion(
     *,
     only_exact: bool,
     kernels: FusedKernels,
+    without: Collection[str] = (),
 ) -> Fused | None:
     """Fuse all groups; return None where there are none.
 
@@ -108,13 +110,22 @@ def with_fusion(
         order: order of the graph's operations.
         only_exact: fuse only operations that keep ONNX Runtime's own bits.
         kernels: fused kernels of the target where the model runs.
+        without: names of the first operations of groups that stay as they are.
     """
+
+    def is_asked(op: OpId) -> bool:
+        return graph.operations[op].name not in without
+
     ground = ground_of(model, graph, only_exact=only_exact, kernels=kernels)
-    found = groups_of(ground)
+    found = [group for group in groups_of(ground) if is_asked(group.operations[0])]
     fused = frozenset(op for group in found for op in group.operations)
     groups = with_again(ground, found)
     programs = _programs(ground, groups, fused)
-    large = large_kernels(model, graph) if kernels.convolutions and not only_exact else []
+    large = (
+        [*filter(is_asked, large_kernels(model, graph))]
+        if kernels.convolutions and not only_exact
+        else []
+    )
     if not programs and not large:
         return None
     build = _GroupWriter(model.clone(), graph)
@@ -122,8 +133,8 @@ def with_fusion(
     name_of = {op.id: op.name for op in graph.operations}
     for group, program in programs:
         name = build.put(group, program)
-        does = [graph.operations[op].name for op in sorted((*group.operations, *group.again))]
-        members[name] = tuple(does)
+        does = (*group.operations, *group.again)
+        members[name] = tuple(graph.operations[op].name for op in does)
         name_of.update(dict.fromkeys(group.operations, name))
     gone = fused - {op for group in groups for op in group.operations}
     build.remove({*gone, *(op for group, _ in programs for op in group.operations)})

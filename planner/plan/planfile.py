@@ -334,7 +334,7 @@ class Plan:
         cast_saved: the type in which tensors may be stored from forward to backward ("none",
             "bf16", "fp16"); `halved`: names of the tensors that are.
         fuse: how element operations of the model were fused ("none", "exact", "auto"), into
-            `fused_nodes` nodes.
+            `fused_nodes` nodes; `unfused`: the first operations of groups that stay as they are.
         pattern: sessions with default options may use the memory pattern; False if an input of the
             rewritten model may be left out.
         numbers: how close the rewritten model's outputs are to the original's (`planner.choices`).
@@ -394,6 +394,7 @@ class Plan:
     halved: tuple[str, ...] = ()
     fuse: FuseMode = "none"
     fused_nodes: Count = 0
+    unfused: tuple[str, ...] = ()
     pattern: bool = True
     numbers: Numbers = "exact"
     default_differ: tuple[str, ...] | None = None

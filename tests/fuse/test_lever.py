@@ -13,7 +13,9 @@ import pytest
 from planner import api, native
 from planner.choices import FuseMode
 from planner.errors import ModelError, UsageError
+from planner.fuse.rewrite import Fused
 from planner.pipeline.answer.explain import explain
+from planner.pipeline.levers.fuse import fusing
 from planner.pipeline.levers.fuse.fusing import fused, fused_nodes
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.solve.orders import least_possible_peak
@@ -264,3 +266,24 @@ def test_a_model_with_open_dims_is_planned_without_it(tmp_path: Path):
     assert any(
         "open dims" in said and "not supported yet" in said for said in result.plan.assumptions
     )
+
+
+def test_groups_that_are_measured_to_be_slower_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    slow: list[str] = []
+
+    def measured(prepared: Prepared, made: Fused) -> dict[tuple[str, ...], float]:
+        groups = sorted(made.members.values())
+        slow.extend(group[0] for group in groups[::3])
+        return {group: 1e6 if group[0] in slow else 0.1 for group in groups}
+
+    monkeypatch.setattr(fusing, "_measured_us", measured)
+    result = optimized("gpt", tmp_path, "90%", "exact")
+    plan = result.plan
+    assert plan.unfused == tuple(sorted(slow)) and 0 < plan.fused_nodes < 3 * len(slow)
+    assert result.verification is not None and result.verification.passed
+    names = {node.name for node in onnx.load(tmp_path / "planned.onnx").graph.node}
+    assert names.issuperset(slow)
+    api.apply(ZOO / "gpt.onnx", tmp_path / "plan.json", output=tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "planned.onnx").read_bytes()

@@ -50,6 +50,8 @@ class LeverPolicy:
             before.
         most_nodes: limit of nodes in all regions together, counted in chunks.
         most_rounds: rounds of splitting, each on the graph that the round before left.
+        times_unfused: a group of operations is fused unless its node takes more than this many times
+            as long as they do, as measured.
         times_peak: the most that one run on the whole batch may hold, as a multiple of its live
             peak, in the arena and in kept results.
     """
@@ -67,6 +69,7 @@ class LeverPolicy:
     gain: float = 0.97
     most_nodes: int = 6000
     most_rounds: int = 4
+    times_unfused: float = 1.05
     times_peak: int = 3
 
 

@@ -84,7 +84,8 @@ class Prepared:
         halved: names of tensors stored in half precision from forward to backward.
         numbers: how close the numbers of `model` are to the original's.
         split: regions that run in chunks, grouped by rewriting.
-        fuse: how operations of `model` were fused; "none" if they were not.
+        fuse: how operations of `model` were fused; "none" if they were not. unfused: the first
+            operations of the groups that were left as they are, since they are faster so.
         why_no_swaps: why ONNX Runtime here cannot copy to the host; None if it can.
     """
 
@@ -116,6 +117,7 @@ class Prepared:
     numbers: Numbers = "exact"
     split: tuple[tuple[Region, ...], ...] = ()
     fuse: FuseMode = "none"
+    unfused: frozenset[str] = frozenset()
     _formulated: dict[int, Formulation] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

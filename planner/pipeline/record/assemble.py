@@ -331,7 +331,7 @@ def plan_digest(plan: Plan) -> str:
     core += [[plan.micro.runs, plan.micro.dim]] if plan.micro is not None else []
     core += [fields_of(region) for together in plan.split for region in together]
     core += [[plan.cast_saved, sorted(plan.halved)]] if plan.halved else []
-    core += [["fuse", plan.fuse, plan.fused_nodes]] if plan.fused_nodes else []
+    core += [["fuse", plan.fuse, plan.fused_nodes, *plan.unfused]] if plan.fused_nodes else []
     core += [] if plan.pattern else ["no pattern"]
     core += [] if plan.disk is None else ["disk"]
     core += [[a.kind, a.target] for a in plan.schedule]

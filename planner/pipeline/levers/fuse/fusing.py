@@ -25,6 +25,9 @@ from planner.request import Levers
 from planner.targets import titles
 from planner.units import format_bytes
 
+Members = tuple[str, ...]
+"""Names of the operations that a node replaces, then of those that it computes again."""
+
 
 class Fusing(Lever):
     """`--fuse`."""
@@ -48,21 +51,33 @@ class Fusing(Lever):
         )
 
     def rungs(self, case: Case) -> Iterator[Rung]:
-        found = fused(case.prepared, case.prepared.request.levers.fuse, measure=True)
-        if found is not None:
-            case.means.progress("planning with operations fused")
-            yield Rung(prepared=found)
+        prepared, mode = case.prepared, case.prepared.request.levers.fuse
+        made = _made(prepared, mode)
+        if made is None:
+            return
+        case.means.progress("planning with operations fused")
+        times = _measured_us(prepared, made)
+        slower = _slower(prepared, made, times)
+        fewer = _made(prepared, mode, slower) if slower else made
+        if fewer is not None:
+            yield Rung(prepared=_changed(prepared, mode, fewer, times, slower))
+        if fewer is not made and case.plain is None:  # what is slower may still hold less
+            yield Rung(prepared=_changed(prepared, mode, made, times))
 
     def prefers(self, case: Case, made: Planned, plain: Planned) -> bool:
         return made.is_better(plain)
 
     def record(self, prepared: Prepared) -> dict[str, Any]:
-        return {"fuse": prepared.fuse, "fused_nodes": fused_nodes(prepared)}
+        return {
+            "fuse": prepared.fuse,
+            "fused_nodes": fused_nodes(prepared),
+            "unfused": tuple(sorted(prepared.unfused)),
+        }
 
     def replay(self, prepared: Prepared, plan: Plan) -> Prepared:
         if plan.fuse == "none":
             return prepared
-        found = fused(prepared, plan.fuse)
+        found = fused(prepared, plan.fuse, without=frozenset(plan.unfused))
         count = 0 if found is None else fused_nodes(found)
         if found is None or count != plan.fused_nodes:
             raise ModelError(
@@ -85,30 +100,49 @@ class Fusing(Lever):
         return "with the same operations fused" if prepared.fuse != "none" else ""
 
 
-def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepared | None:
-    """Fuse groups of element operations; None if there are none.
+def fused(
+    prepared: Prepared, mode: FuseMode, without: frozenset[str] = frozenset()
+) -> Prepared | None:
+    """Fuse groups of element operations, with estimated times; None if there are none.
 
     Args:
-        measure: measure the times of fused nodes, too, if the others are measured.
+        without: the first operations of groups that stay as they are.
 
     Raises:
         UsageError: the target has no kernel for fused nodes.
     """
+    made = _made(prepared, mode, without)
+    return None if made is None else _changed(prepared, mode, made, {}, without)
+
+
+def _made(
+    prepared: Prepared, mode: FuseMode, without: frozenset[str] = frozenset()
+) -> Fused | None:
     target = prepared.target
     if target.fused is None:
         raise UsageError(
             f"--fuse {mode} is for {titles(lambda row: row.fused is not None)}, not for {target.title}"
         )
-    before = prepared.graph
-    made = with_fusion(
+    return with_fusion(
         prepared.model,
-        before,
+        prepared.graph,
         prepared.order,
         only_exact=mode == "exact",
         kernels=target.fused,
+        without=without,
     )
-    if made is None:
-        return None
+
+
+def _changed(
+    prepared: Prepared,
+    mode: FuseMode,
+    made: Fused,
+    times_us: Mapping[Members, float],
+    without: frozenset[str] = frozenset(),
+) -> Prepared:
+    """Return the model with groups fused, and the times of nodes whose members have one."""
+    target, before = prepared.target, prepared.graph
+    assert target.fused is not None
     barred = {op.name for op in before.operations if op.barred is not None}
     like = {
         name: next((op for op in group if op in barred), group[0])
@@ -124,9 +158,10 @@ def fused(prepared: Prepared, mode: FuseMode, *, measure: bool = False) -> Prepa
         graph=replace(graph, assumptions=(*before.assumptions, note)),
         order=tuple(ids[name] for name in made.order),
         workspace_bytes=workspace_of(graph, target),
-        duration_us=_durations_us(prepared, graph, made, measure=measure),
+        duration_us=_durations_us(prepared, graph, made, times_us),
         numbers=prepared.numbers if mode == "exact" else least_exact(prepared.numbers, "rounding"),
         fuse=mode,
+        unfused=without,
     )
 
 
@@ -135,28 +170,46 @@ def fused_nodes(prepared: Prepared) -> int:
     return sum(op.domain == FUSED_DOMAIN for op in prepared.graph.operations)
 
 
+def _measured_us(prepared: Prepared, made: Fused) -> dict[Members, float]:
+    """Return the microseconds of fused nodes by their members; empty if times are not measured here."""
+    inside = {name for group in made.members.values() for name in group}
+    known = {
+        op.name: prepared.duration_us[op.id]
+        for op in prepared.graph.operations
+        if op.name not in inside
+    }
+    found = measured_us(prepared, made.model, known, made.members.keys())
+    return {made.members[name]: us for name, us in found.items()}
+
+
+def _slower(prepared: Prepared, made: Fused, times_us: Mapping[Members, float]) -> frozenset[str]:
+    """Return the first operations of groups that take longer as one node."""
+    alone_us = {op.name: prepared.duration_us[op.id] for op in prepared.graph.operations}
+    return frozenset(
+        group[0]
+        for group, us in times_us.items()
+        if us > POLICY.times_unfused * sum(alone_us[name] for name in group)
+    )
+
+
 def _durations_us(
-    prepared: Prepared, graph: TrainingGraph, made: Fused, *, measure: bool
+    prepared: Prepared, graph: TrainingGraph, made: Fused, times_us: Mapping[Members, float]
 ) -> tuple[float, ...]:
     """Return the microseconds by OpId: unchanged, or for fused nodes measured or estimated."""
     before, members = prepared.graph, made.members
     by_name = {op.name: op for op in before.operations}
-    known = {
-        op.name: prepared.duration_us[by_name[op.name].id]
-        for op in graph.operations
-        if op.name not in members
-    }
-    found = measured_us(prepared, made.model, known, members.keys()) if measure else {}
 
     def of(op: Operation) -> float:
+        group = members.get(op.name)
+        if group is None:
+            return prepared.duration_us[by_name[op.name].id]
+        if group in times_us:
+            return times_us[group]
         moved = sum(graph.tensors[t].bytes for t in (*op.inputs, *op.outputs))
-        does = [by_name[name] for name in members[op.name]]
+        does = [by_name[name] for name in group]
         return fused_us(before, does, prepared.duration_us, moved, prepared.hardware)
 
-    return tuple(
-        known[op.name] if op.name in known else found.get(op.name) or of(op)
-        for op in graph.operations
-    )
+    return tuple(map(of, graph.operations))
 
 
 def _note(
