@@ -2,6 +2,7 @@
 
     python -m reports.fusion                     the committed samples
     python -m reports.fusion --graphs DIR gpt_s.onnx    graphs of a folder beside them
+    python -m reports.fusion --layers            gradients of kernels alone, in both operators
 
 Each is planned for the CPU on the graph that ONNX Runtime's optimizers leave; that graph and the fused
 one, exact and not, then run warm and in turns in one process. Of the step there is the ratio of wall
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx import helper
 
 from planner import clock
 from planner.choices import FuseMode
@@ -51,9 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = program("reports.fusion", __doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--graphs", type=Path, help="folder of the models that are named")
+    parser.add_argument("--layers", action="store_true", help="gradients of kernels alone")
     options = parser.parse_args(arguments)
     asked = [(options.graphs or Path()) / model for model in options.models]
     rows: dict[str, Row] = read_rows(RESULT, {})
+    if options.layers:
+        rows["layers"] = {name: layer_times(*layer) for name, layer in LAYERS.items()}
+        write_rows(RESULT, rows)
+        PAGE.write_text(page(rows), encoding="utf-8")
+        return 0
     for model in asked or sorted(ZOO.glob("*.onnx")):
         rows[model.stem] = measured(model)
         print(model.stem, json.dumps(rows[model.stem]), flush=True)
@@ -75,6 +84,60 @@ def measured(model: Path) -> Row:
         if made is not None:
             row[mode] = _facts(made) | {"nodes": fused_nodes(made)} | _timed(prepared, made, feeds)
     return row
+
+
+LAYERS: dict[str, tuple[int, ...]] = {
+    "MobileNetV2, 32 x 32": (16, 96, 96, 32, 3, 1, 96),
+    "MobileNetV2, 64 x 64, stride 2": (16, 96, 96, 64, 3, 2, 96),
+    "MobileNetV2, 7 x 7": (16, 960, 960, 7, 3, 1, 960),
+    "ConvNeXt, 7 x 7 kernels": (8, 96, 96, 32, 7, 1, 96),
+    "ResNeXt, 4 channels a group": (16, 128, 128, 32, 3, 1, 32),
+    "U-Net's first": (2, 3, 32, 256, 3, 1, 1),
+    "MobileNetV2's first": (16, 3, 32, 128, 3, 2, 1),
+}
+"""Samples, channels, filters, rows and columns, kernel, stride and groups of convolutions."""
+
+
+def layer_times(
+    samples: int, channels: int, filters: int, size: int, kernel: int, stride: int, groups: int
+) -> Row:
+    """Time the gradient of a convolution's kernel, as the exporter writes it, in both operators."""
+    result = (size + 2 * (kernel // 2) - kernel) // stride + 1
+    of_group = channels // groups
+    window: dict[str, Any] = {
+        "strides": [1, 1],
+        "dilations": [stride, stride],
+        "pads": [kernel // 2] * 4,
+        "group": groups,
+    }
+    random = np.random.default_rng(0)
+    feeds = {
+        "x": random.standard_normal((of_group, groups * samples, size, size), np.float32),
+        "w": random.standard_normal((filters, samples, result, result), np.float32),
+    }
+    text = " ".join(f"{k} {' '.join(map(str, np.atleast_1d(v)))}" for k, v in window.items())
+    nodes = (
+        helper.make_node("Conv", ["x", "w"], ["y"], **window),
+        helper.make_node("LargeKernelConv", ["x", "w"], ["y"], domain="planner.fused", window=text),
+    )
+    sessions = [_session_of(_model_of(node, feeds)) for node in nodes]
+    times: tuple[list[float], list[float]] = ([], [])
+    for index in range(_MOST_RUNS):
+        for which in (0, 1) if index % 2 else (1, 0):
+            start = time.perf_counter()
+            sessions[which].run(None, feeds)
+            times[which].append(time.perf_counter() - start)
+    return {"conv_us": 1e6 * min(times[0]), "ours_us": 1e6 * min(times[1])}
+
+
+def _model_of(node: onnx.NodeProto, feeds: dict[str, Any]) -> bytes:
+    inputs = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = helper.make_graph([node], "layer", inputs, [onnx.ValueInfoProto(name="y")])
+    sets = [helper.make_opsetid("", 20), helper.make_opsetid("planner.fused", 1)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=10).SerializeToString()
 
 
 def _facts(prepared: Prepared) -> Row:
@@ -128,17 +191,23 @@ def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
 
 def _session(prepared: Prepared, path: Path) -> ort.InferenceSession:
     ir.save(prepared.model, path)
+    return _session_of(str(path))
+
+
+def _session_of(model: str | bytes) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.enable_mem_pattern = options.enable_mem_reuse = False
     options.intra_op_num_threads = default_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.register_custom_ops_library(str(library_path()))
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def page(rows: dict[str, Row]) -> str:
     """Return the text of the page."""
+    layers: Row = rows.get("layers", {})
+    rows = {name: row for name, row in rows.items() if name != "layers"}
     busy = max((row[m]["busy"] for row in rows.values() for m in MODES if m in row), default=0.0)
     said = (
         f"**The machine was busy while steps were timed**: threads waited for a core for up to "
@@ -164,7 +233,29 @@ order, are predicted: unfused -> fused. {said}
 
 `exact` fuses what keeps every bit; `auto` adds exponentials, error functions and sums over rows, which
 differ in rounding. `planner optimize --fuse` prices fused nodes by what they take on the machine, and
-plans without them where that is predicted to take less time, or fits alone.
+plans without them where that is predicted to take less time, or fits alone. A group whose node is
+measured to take longer than its operations stays as it is there; here all are fused.
+{_layers(layers)}"""
+
+
+def _layers(layers: Row) -> str:
+    """Return the table of gradients of kernels."""
+    if not layers:
+        return ""
+    shown = [
+        line(name, f"{t['conv_us'] / 1000:.2f}", f"{t['ours_us'] / 1000:.2f}", f"{ratio:.3f}")
+        for name, t in layers.items()
+        if (ratio := t["ours_us"] / t["conv_us"])
+    ]
+    return f"""
+## Gradients of kernels with few filters a group
+
+From `python -m reports.fusion --layers`: the least of {_MOST_RUNS} runs in turns, of ONNX Runtime's Conv
+and of `planner.fused::LargeKernelConv`, which `auto` uses.
+
+| layer | Conv, ms | LargeKernelConv, ms | ratio |
+|---|---:|---:|---:|
+{chr(10).join(shown)}
 """
 
 
