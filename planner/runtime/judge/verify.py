@@ -367,6 +367,7 @@ class CpuJob:
                 comparisons,
                 self.paths["original"],
                 lambda: with_own(self.inputs, written_inputs(self.graphs["original"])),
+                drawn=drawn_outputs(self.graphs["original"]),
                 level=self._default_level,
                 threads=threads,
                 seed=self.seed,
