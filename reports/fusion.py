@@ -2,7 +2,7 @@
 
     python -m reports.fusion                     the committed samples
     python -m reports.fusion --graphs DIR gpt_s.onnx    graphs of a folder beside them
-    python -m reports.fusion --layers            gradients of kernels alone, in both operators
+    python -m reports.fusion --layers            single convolutions, in both operators
 
 Each is planned for the CPU on the graph that ONNX Runtime's optimizers leave; that graph and the fused
 one, exact and not, then run warm and in turns in one process. Of the step there is the ratio of wall
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = program("reports.fusion", __doc__)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--graphs", type=Path, help="folder of the models that are named")
-    parser.add_argument("--layers", action="store_true", help="gradients of kernels alone")
+    parser.add_argument("--layers", action="store_true", help="single convolutions")
     options = parser.parse_args(arguments)
     asked = [(options.graphs or Path()) / model for model in options.models]
     rows: dict[str, Row] = read_rows(RESULT, {})
@@ -101,24 +101,36 @@ LAYERS: dict[str, tuple[int, ...]] = {
 def layer_times(
     samples: int, channels: int, filters: int, size: int, kernel: int, stride: int, groups: int
 ) -> Row:
-    """Time the gradient of a convolution's kernel, as the exporter writes it, in both operators."""
+    """Time a convolution where it is depthwise, and its kernel's gradient as the exporter writes it."""
     result = (size + 2 * (kernel // 2) - kernel) // stride + 1
     of_group = channels // groups
-    window: dict[str, Any] = {
-        "strides": [1, 1],
-        "dilations": [stride, stride],
-        "pads": [kernel // 2] * 4,
-        "group": groups,
+    ones, strides = [1, 1], [stride, stride]
+    window: dict[str, Any] = {"pads": [kernel // 2] * 4, "group": groups}
+    small = (filters, of_group, kernel, kernel)
+    row: Row = {
+        "gradient": _in_turns(
+            window | {"strides": ones, "dilations": strides},
+            (of_group, groups * samples, size, size),
+            (filters, samples, result, result),
+        )
     }
+    if of_group == 1:
+        large = (samples, channels, size, size)
+        row["itself"] = _in_turns(window | {"strides": strides, "dilations": ones}, large, small)
+    return row
+
+
+def _in_turns(window: dict[str, Any], image: tuple[int, ...], kernel: tuple[int, ...]) -> Row:
+    """Time both operators."""
     random = np.random.default_rng(0)
     feeds = {
-        "x": random.standard_normal((of_group, groups * samples, size, size), np.float32),
-        "w": random.standard_normal((filters, samples, result, result), np.float32),
+        "x": random.standard_normal(image, np.float32),
+        "w": random.standard_normal(kernel, np.float32),
     }
     text = " ".join(f"{k} {' '.join(map(str, np.atleast_1d(v)))}" for k, v in window.items())
     nodes = (
         helper.make_node("Conv", ["x", "w"], ["y"], **window),
-        helper.make_node("LargeKernelConv", ["x", "w"], ["y"], domain="planner.fused", window=text),
+        helper.make_node("DirectConv", ["x", "w"], ["y"], domain="planner.fused", window=text),
     )
     sessions = [_session_of(_model_of(node, feeds)) for node in nodes]
     times: tuple[list[float], list[float]] = ([], [])
@@ -239,22 +251,28 @@ measured to take longer than its operations stays as it is there; here all are f
 
 
 def _layers(layers: Row) -> str:
-    """Return the table of gradients of kernels."""
+    """Return the table of single convolutions."""
     if not layers:
         return ""
     shown = [
-        line(name, f"{t['conv_us'] / 1000:.2f}", f"{t['ours_us'] / 1000:.2f}", f"{ratio:.3f}")
-        for name, t in layers.items()
-        if (ratio := t["ours_us"] / t["conv_us"])
+        line(
+            name,
+            "kernel's gradient" if part == "gradient" else "convolution",
+            f"{t['conv_us'] / 1000:.2f}",
+            f"{t['ours_us'] / 1000:.2f}",
+            f"{t['ours_us'] / t['conv_us']:.3f}",
+        )
+        for name, row in layers.items()
+        for part, t in row.items()
     ]
     return f"""
-## Gradients of kernels with few filters a group
+## Convolutions with few filters a group
 
 From `python -m reports.fusion --layers`: the least of {_MOST_RUNS} runs in turns, of ONNX Runtime's Conv
-and of `planner.fused::LargeKernelConv`, which `auto` uses.
+and of `planner.fused::DirectConv`, which `auto` uses.
 
-| layer | Conv, ms | LargeKernelConv, ms | ratio |
-|---|---:|---:|---:|
+| layer | | Conv, ms | DirectConv, ms | ratio |
+|---|---|---:|---:|---:|
 {chr(10).join(shown)}
 """
 

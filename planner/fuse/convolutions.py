@@ -1,5 +1,5 @@
-"""Convolutions that `planner.fused::LargeKernelConv` runs: those whose kernel is nearly as large as the
-image, as the exporter writes the gradients of kernels.
+"""Convolutions that `planner.fused::DirectConv` runs: depthwise ones, and those whose kernel is nearly
+as large as the image, as the exporter writes the gradients of kernels.
 
 ONNX Runtime's Conv lays out what each result reads, one copy for each, and multiplies matrices: with
 few filters a group, the copying takes most of the time (reports/fusion.md).
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from planner.graph.effects import Effect
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
-from planner.graph.rules import FUSED_DOMAIN, LARGE_KERNEL_CONV
+from planner.graph.rules import DIRECT_CONV, FUSED_DOMAIN
 
 _MOST_FILTERS = 32
 """The most filters of a group: with more, ONNX Runtime's products of matrices are faster."""
@@ -22,7 +22,7 @@ _LEAST_LARGER = 2
 """How many times as many elements as the result's image a kernel has at least."""
 
 
-def large_kernels(model: ir.Model, graph: TrainingGraph) -> list[OpId]:
+def direct_convolutions(model: ir.Model, graph: TrainingGraph) -> list[OpId]:
     """Return the convolutions that the kernel is for.
 
     Args:
@@ -43,14 +43,15 @@ def _is_for(graph: TrainingGraph, op: Operation, node: ir.Node) -> bool:
         return False
     if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return False
-    if kernel.shape[0] // node.attributes.get_int("group", 1) > _MOST_FILTERS:
-        return False
+    filters = kernel.shape[0] // node.attributes.get_int("group", 1)
+    if filters == kernel.shape[1] == 1 and math.prod(result.shape):
+        return True
     results = math.prod(result.shape[2:])
-    return 0 < _LEAST_LARGER * results <= math.prod(kernel.shape[2:])
+    return filters <= _MOST_FILTERS and 0 < _LEAST_LARGER * results <= math.prod(kernel.shape[2:])
 
 
 def put(node: ir.Node) -> None:
-    """Make a Conv a node of LargeKernelConv, under the same name."""
+    """Make a Conv a node of DirectConv, under the same name."""
     attributes = node.attributes
     window = {
         "strides": attributes.get_ints("strides", (1, 1)),
@@ -59,6 +60,6 @@ def put(node: ir.Node) -> None:
         "group": (attributes.get_int("group", 1),),
     }
     text = " ".join(f"{name} {' '.join(map(str, values))}" for name, values in window.items())
-    node.domain, node.op_type, node.version = FUSED_DOMAIN, LARGE_KERNEL_CONV, 1
+    node.domain, node.op_type, node.version = FUSED_DOMAIN, DIRECT_CONV, 1
     attributes.clear()
     attributes.add(ir.AttrString("window", text))

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.fuse.again import outputs_of, with_again
-from planner.fuse.convolutions import large_kernels, put
+from planner.fuse.convolutions import direct_convolutions, put
 from planner.fuse.groups import Group, GroupSearch, groups_of
 from planner.fuse.operators import types_of
 from planner.fuse.program import Program, outside, program_of
@@ -122,7 +122,7 @@ def with_fusion(
     groups = with_again(ground, found)
     programs = _programs(ground, groups, fused)
     large = (
-        [*filter(is_asked, large_kernels(model, graph))]
+        [*filter(is_asked, direct_convolutions(model, graph))]
         if kernels.convolutions and not only_exact
         else []
     )
@@ -201,7 +201,7 @@ class _GroupWriter:
         return str(node.name)
 
     def convolve(self, operations: Sequence[OpId]) -> list[str]:
-        """Make convolutions nodes of LargeKernelConv, and return their names, which they keep."""
+        """Make convolutions nodes of DirectConv, and return their names, which they keep."""
         for op in operations:
             put(self._nodes[op])
         return [self.graph.operations[op].name for op in operations]

@@ -1,4 +1,4 @@
-"""planner.fused::LargeKernelConv against float64 and ONNX Runtime's Conv, and as a part of `--fuse`."""
+"""planner.fused::DirectConv against float64 and ONNX Runtime's Conv, and as a part of `--fuse`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from planner import api
-from planner.fuse.convolutions import large_kernels
+from planner.fuse.convolutions import direct_convolutions
 from planner.onnxio.load import read_model
 from planner.pipeline.answer.explain import explain
 from planner.pipeline.prepare.graphs import analysed_graph
@@ -39,9 +39,7 @@ def drawn(random: np.random.Generator) -> tuple[dict[str, Any], dict[str, Array]
 
 def of_ours(window: dict[str, Any], feeds: dict[str, Array]) -> onnx.ModelProto:
     text = " ".join(f"{k} {' '.join(map(str, np.atleast_1d(v)))}" for k, v in window.items())
-    node = helper.make_node(
-        "LargeKernelConv", ["x", "w"], ["y"], domain="planner.fused", window=text
-    )
+    node = helper.make_node("DirectConv", ["x", "w"], ["y"], domain="planner.fused", window=text)
     return model_of([node], feeds, ["y"])
 
 
@@ -64,9 +62,12 @@ def in_float64(window: dict[str, Any], x: Array, w: Array) -> Array:
     return made
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(32))
 def test_random_windows_are_those_of_float64(seed: int):
     window, feeds = drawn(np.random.default_rng(seed))
+    if seed % 2:  # depthwise
+        window["group"] *= feeds["w"].shape[1]
+        feeds["w"] = feeds["w"].reshape(-1, 1, *feeds["w"].shape[2:])[: window["group"]]
     (found,) = session(of_ours(window, feeds)).run(None, feeds)
     wanted = in_float64(window, feeds["x"], feeds["w"])
     terms = feeds["w"][0].size
@@ -76,11 +77,12 @@ def test_random_windows_are_those_of_float64(seed: int):
     np.testing.assert_array_equal(found, again)
 
 
-def test_a_value_that_is_none_reaches_what_reads_it_alone():
-    window, feeds = dict(zip(NAMES, ([1, 1], [1, 1], [1, 1, 1, 1], 2), strict=True)), {}
+@pytest.mark.parametrize(("kernel", "groups"), [((6, 2, 21, 21), 2), ((4, 1, 3, 3), 4)])
+def test_a_value_that_is_none_reaches_what_reads_it_alone(kernel: tuple[int, ...], groups: int):
+    window, feeds = dict(zip(NAMES, ([1, 1], [1, 1], [1, 1, 1, 1], groups), strict=True)), {}
     random = np.random.default_rng(0)
     feeds["x"] = random.standard_normal((1, 4, 21, 21), np.float32)
-    feeds["w"] = random.standard_normal((6, 2, 21, 21), np.float32)
+    feeds["w"] = random.standard_normal(kernel, np.float32)
     feeds["x"][0, 0, 20, 20], feeds["x"][0, 3, 0, 0] = np.nan, np.inf
     (found,) = session(of_ours(window, feeds)).run(None, feeds)
     (wanted,) = session(of_conv(window, feeds)).run(None, feeds)
@@ -93,10 +95,8 @@ def test_a_value_that_is_none_reaches_what_reads_it_alone():
 )
 def test_a_window_that_is_none_is_named_as_the_session_opens(text: str):
     _, feeds = drawn(np.random.default_rng(0))
-    node = helper.make_node(
-        "LargeKernelConv", ["x", "w"], ["y"], domain="planner.fused", window=text
-    )
-    with pytest.raises(Exception, match=f"LargeKernelConv: '{text}' is no window"):
+    node = helper.make_node("DirectConv", ["x", "w"], ["y"], domain="planner.fused", window=text)
+    with pytest.raises(Exception, match=f"DirectConv: '{text}' is no window"):
         session(model_of([node], feeds, ["y"]))
 
 
@@ -109,9 +109,7 @@ def test_a_window_that_is_none_is_named_as_the_session_opens(text: str):
 )
 def test_shapes_that_do_not_agree_are_named(window: str, kernel: tuple[int, ...], said: str):
     feeds = {"x": np.ones((1, 4, 8, 8), np.float32), "w": np.ones(kernel, np.float32)}
-    node = helper.make_node(
-        "LargeKernelConv", ["x", "w"], ["y"], domain="planner.fused", window=window
-    )
+    node = helper.make_node("DirectConv", ["x", "w"], ["y"], domain="planner.fused", window=window)
     with pytest.raises(Exception, match=said):
         session(model_of([node], feeds, ["y"])).run(None, feeds)
 
@@ -146,11 +144,11 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_gradient_of_a_kernel_is_found_and_the_convolution_is_not(step: Path):
+def test_depthwise_convolutions_and_gradients_of_kernels_are_found(step: Path):
     model = read_model(step)
     graph = analysed_graph(model, {})
-    found = [graph.operations[op] for op in large_kernels(model, graph)]
-    assert [graph.tensors[op.outputs[0]].name for op in found] == ["product"]
+    found = [graph.operations[op] for op in direct_convolutions(model, graph)]
+    assert [graph.tensors[op.outputs[0]].name for op in found] == ["y", "product"]
 
 
 def test_a_plan_with_it_is_verified_and_made_again(step: Path, tmp_path: Path):
@@ -166,9 +164,9 @@ def test_a_plan_with_it_is_verified_and_made_again(step: Path, tmp_path: Path):
     verification = result.verification
     assert verification is not None and verification.passed, verification
     rewritten = onnx.load(tmp_path / "planned.onnx")
-    (node,) = (n for n in rewritten.graph.node if n.op_type == "LargeKernelConv")
+    nodes = [n for n in rewritten.graph.node if n.op_type == "DirectConv"]
     window = "strides 1 1 dilations 1 1 pads 1 1 1 1 group 24"
-    assert [a.s.decode() for a in node.attribute] == [window]
+    assert [a.s.decode() for node in nodes for a in node.attribute] == [window] * 2
     assert explain(step, tmp_path / "plan.json", "product").program == window
     api.apply(step, tmp_path / "plan.json", output=tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "planned.onnx").read_bytes()
@@ -179,4 +177,4 @@ def test_it_keeps_no_bits_so_that_exact_leaves_it_alone(step: Path, tmp_path: Pa
         step, budget="100%", output=tmp_path / "exact.onnx", fuse="exact", time_limit_s=1.0
     )
     kinds = {node.op_type for node in onnx.load(tmp_path / "exact.onnx").graph.node}
-    assert "LargeKernelConv" not in kinds
+    assert "DirectConv" not in kinds

@@ -33,7 +33,7 @@ OTHERS: Mapping[str, Mapping[str, Operator]] = {
     "planner.fused": {
         # `first_in_place` in planner/native/fused/operator.cpp
         "Pointwise": Operator(PURE, in_place=FIRST),
-        "LargeKernelConv": Operator(PURE, CONVOLUTION),
+        "DirectConv": Operator(PURE, CONVOLUTION),
     },
     "com.microsoft.nchwc": {
         "AveragePool": Operator(PURE, WINDOW),

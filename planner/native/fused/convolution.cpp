@@ -22,9 +22,15 @@ struct Strips {  // what a block reads: rows of filters, and of the image where 
   size_t count, columns, kernel_row, kernel_filter, image_row;
 };
 using Block = void (*)(const Strips&, const size_t* offsets, double* to, size_t to_filter);
+struct Taps {  // a filter's elements, and where in the image what each meets first lies
+  const float *kernel, *image;
+  const size_t* offsets;
+  size_t count;
+};
 struct Blocks {
   Block one[6], two[6], four[6];  // by number of results
   size_t most_sums;               // that the registers hold
+  void (*taps)(const Taps&, float* to, size_t count);
 };
 
 }  // namespace
@@ -46,6 +52,12 @@ inline Lanes fma(const Lanes& a, const Lanes& b, Lanes c) {
   return c;
 }
 inline float element(const Lanes& lanes, size_t i) { return lanes.at[i]; }
+inline Lanes all(float value) {
+  Lanes made;
+  for (float& at : made.at) at = value;
+  return made;
+}
+inline void store(const Lanes& lanes, float* to) { std::memcpy(to, lanes.at, sizeof lanes.at); }
 #include "fused/convolution.inc"
 }  // namespace
 }  // namespace plain
@@ -74,6 +86,10 @@ inline Lanes load_part(const float* at, size_t count) {
 inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
+inline Lanes all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+inline void store(const Lanes& lanes, float* to) {
+  _mm256_storeu_ps(to, lanes.low), _mm256_storeu_ps(to + 8, lanes.high);
+}
 inline float element(const Lanes& lanes, size_t i) {
   return i < 8 ? lanes.low[i] : lanes.high[i - 8];
 }
@@ -99,6 +115,8 @@ inline Lanes load_part(const float* at, size_t count) {
 inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return _mm512_fmadd_ps(a, b, c);
 }
+inline Lanes all(float value) { return _mm512_set1_ps(value); }
+inline void store(const Lanes& lanes, float* to) { _mm512_storeu_ps(to, lanes); }
 inline float element(const Lanes& lanes, size_t i) { return lanes[i]; }
 #include "fused/convolution.inc"
 }  // namespace
@@ -124,38 +142,36 @@ const Blocks& chosen() {
   return found;
 }
 
-// One image's channel with its padding, columns apart by the dilation, so that what a filter's row
-// meets lies together: [dilation][rows][columns].
+// One channel of an image with its padding, in parts: every so many rows and columns lie together.
 struct Plane {
-  size_t rows, columns, phase;  // floats of a row, and of one of the dilation's parts
+  const size_t row_step, column_step, rows, columns;  // of a part: [row_step][column_step][rows][columns]
   std::vector<float> data;
 
-  Plane(const Window& window, int64_t height, int64_t width)
-      : rows(size_t(height + window.pads[0] + window.pads[2])) {
-    size_t padded = size_t(width + window.pads[1] + window.pads[3]);
-    columns = (padded + size_t(window.dilations[1]) - 1) / size_t(window.dilations[1]);
-    phase = rows * columns;
-    data.assign(phase * size_t(window.dilations[1]), 0.0f);
+  Plane(const Window& window, size_t height, size_t width, size_t row_step, size_t column_step)
+      : row_step(row_step),
+        column_step(column_step),
+        rows((height + size_t(window.pads[0] + window.pads[2]) + row_step - 1) / row_step),
+        columns((width + size_t(window.pads[1] + window.pads[3]) + column_step - 1) / column_step),
+        data(row_step * column_step * rows * columns, 0.0f) {}
+
+  size_t place(size_t row, size_t column) const {  // of an element of the padded image
+    size_t part = row % row_step * column_step + column % column_step;
+    return (part * rows + row / row_step) * columns + column / column_step;
   }
 
   void fill(const Window& window, const float* from, size_t height, size_t width) {
-    const size_t step = size_t(window.dilations[1]), left = size_t(window.pads[1]);
-    for (size_t row = 0; row < height; row++, from += width) {
-      float* to = data.data() + (row + size_t(window.pads[0])) * columns;
-      if (step == 1) {
-        std::memcpy(to + left, from, width * sizeof(float));
-        continue;
-      }
-      for (size_t part = 0; part < step; part++) {  // padded columns part, part + step, ...
-        const size_t first = (part + step - left % step) % step;
-        float* at = to + part * phase + (left + first) / step;
-        const size_t count = first < width ? (width - first + step - 1) / step : 0;
-        if (step == 2)  // with a step that the compiler knows
+    const size_t top = size_t(window.pads[0]), left = size_t(window.pads[1]), step = column_step;
+    for (size_t row = 0; row < height; row++, from += width)
+      for (size_t first = 0; first < std::min(step, width); first++) {  // columns first, first + step, ...
+        float* at = data.data() + place(row + top, first + left);
+        const size_t count = (width - first + step - 1) / step;
+        if (step == 1)
+          std::memcpy(at, from, count * sizeof(float));
+        else if (step == 2)  // a step that the compiler knows
           for (size_t i = 0; i < count; i++) at[i] = from[first + 2 * i];
         else
           for (size_t i = 0; i < count; i++) at[i] = from[first + step * i];
       }
-    }
   }
 };
 
@@ -166,18 +182,15 @@ struct Sizes {  // an image and a kernel, in whole numbers
   size_t results() const { return result_height * result_width; }
 };
 
-// The filters from `first` on, of one group, over all samples.
-void convolve_some(const Window& window, const Sizes& s, const float* image, const float* kernel,
+// The filters from `first` on, of one group, over all samples: a sum for each result.
+void add_up(const Window& window, const Sizes& s, const float* image, const float* kernel,
                    float* result, size_t first, size_t count) {
   const Blocks& blocks = chosen();
-  Plane plane(window, int64_t(s.height), int64_t(s.width));
+  Plane plane(window, s.height, s.width, 1, size_t(window.dilations[1]));
   std::vector<size_t> offsets;
   for (size_t y = 0; y < s.result_height; y++)
-    for (size_t x = 0; x < s.result_width; x++) {
-      size_t column = x * size_t(window.strides[1]), step = size_t(window.dilations[1]);
-      offsets.push_back(column % step * plane.phase + y * size_t(window.strides[0]) * plane.columns +
-                        column / step);
-    }
+    for (size_t x = 0; x < s.result_width; x++)
+      offsets.push_back(plane.place(y * size_t(window.strides[0]), x * size_t(window.strides[1])));
   const size_t group = first / s.group_filters(), results = s.results();
   const size_t kernel_plane = s.kernel_height * s.kernel_width;
   std::vector<double> sums(s.samples * count * results, 0.0);
@@ -213,8 +226,30 @@ void convolve_some(const Window& window, const Sizes& s, const float* image, con
   }
 }
 
+// One channel by its one filter, over all samples: an element of the filter at a time, along the rows.
+void slide(const Window& window, const Sizes& s, const float* image, const float* kernel,
+           float* result, size_t channel) {
+  Plane plane(window, s.height, s.width, size_t(window.strides[0]), size_t(window.strides[1]));
+  std::vector<size_t> offsets;
+  for (size_t y = 0; y < s.kernel_height; y++)
+    for (size_t x = 0; x < s.kernel_width; x++)
+      offsets.push_back(plane.place(y * size_t(window.dilations[0]), x * size_t(window.dilations[1])));
+  // what lies between the rows of the result is computed, too, and left out
+  std::vector<float> made((s.result_height - 1) * plane.columns + s.result_width);
+  for (size_t sample = 0; sample < s.samples; sample++) {
+    size_t from = sample * s.channels + channel;
+    plane.fill(window, image + from * s.height * s.width, s.height, s.width);
+    chosen().taps({kernel + channel * offsets.size(), plane.data.data(), offsets.data(), offsets.size()},
+                  made.data(), made.size());
+    float* to = result + from * s.results();
+    for (size_t row = 0; row < s.result_height; row++)
+      std::memcpy(to + row * s.result_width, &made[row * plane.columns],
+                  s.result_width * sizeof(float));
+  }
+}
+
 void check_window(bool holds, const std::string& otherwise) {
-  if (!holds) throw std::runtime_error("planner.fused::LargeKernelConv: " + otherwise);
+  if (!holds) throw std::runtime_error("planner.fused::DirectConv: " + otherwise);
 }
 
 }  // namespace
@@ -260,13 +295,19 @@ void convolve(const Window& window, const std::vector<int64_t>& image_dims, cons
                     size(image_dims[3]),  size(kernel_dims[0]), size(kernel_dims[1]),
                     size(kernel_dims[2]), size(kernel_dims[3]), size(dims[2]),
                     size(dims[3]),        size(window.group)};
+  if (!sizes.samples || !sizes.results()) return;
+  const bool has_larger_result = sizes.results() >= sizes.kernel_height * sizes.kernel_width;
+  if (sizes.kernel_channels == 1 && sizes.group_filters() == 1 && has_larger_result)
+    return parallel(sizes.groups, [&](size_t channel) {
+      slide(window, sizes, image, kernel, result, channel);
+    });
   const size_t of_group = sizes.group_filters(), most = std::min(kMostFilters, of_group);
-  if (!most || !sizes.samples) return;
+  if (!most) return;
   const size_t parts = (of_group + most - 1) / most;
   parallel(parts * sizes.groups, [&](size_t task) {
     size_t first = task % parts * most, group = task / parts;
     size_t count = std::min(most, of_group - first);
-    convolve_some(window, sizes, image, kernel, result, group * of_group + first, count);
+    add_up(window, sizes, image, kernel, result, group * of_group + first, count);
   });
 }
 

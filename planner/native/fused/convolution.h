@@ -1,5 +1,6 @@
-// Convolutions whose kernel is nearly as large as the image, as gradients of kernels are: each
-// result is a long sum of products, added up along the rows where they lie.
+// Convolutions with few filters a group, computed where the image lies: with a kernel that is nearly as
+// large as the image, as gradients of kernels have, each result is one long sum; with one filter for
+// each channel, an element of the filter at a time is added, along the rows.
 #pragma once
 
 #include <cstdint>

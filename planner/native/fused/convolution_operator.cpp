@@ -30,7 +30,7 @@ void compute_result(const Window& window, ort::KernelContext* context) {
 ort::CustomOp* convolution_operator() {
   auto op = new ort::CustomOp{};  // ONNX Runtime keeps it
   op->version = ort::kApiVersion;
-  op->GetName = [](const ort::CustomOp*) { return "LargeKernelConv"; };
+  op->GetName = [](const ort::CustomOp*) { return "DirectConv"; };
   op->GetExecutionProviderType = [](const ort::CustomOp*) { return "CPUExecutionProvider"; };
   op->GetInputTypeCount = [](const ort::CustomOp*) -> size_t { return 2; };
   op->GetOutputTypeCount = [](const ort::CustomOp*) -> size_t { return 1; };

@@ -1,4 +1,4 @@
-// planner.fused::LargeKernelConv: a Conv of float32 by `fused/convolution.h`, on the CPU.
+// planner.fused::DirectConv: a Conv of float32 by `fused/convolution.h`, on the CPU.
 #pragma once
 
 #include "ort_abi.h"
