@@ -182,7 +182,8 @@ def judged(
     worst = max(off, key=lambda c: c.rms_rel_diff)
     why = {
         "rounding": "split and fused operations add in another order or use other polynomials: these "
-        f"outputs differ in rounding, within {RELATIVE['float32']:g} of the largest element",
+        f"outputs differ in rounding, within {RELATIVE['float32']:g} of the largest element where no "
+        "other note names them",
         "lossy": "lossy, as asked for",
     }[numbers]
     note = (

@@ -1,4 +1,4 @@
-"""Outputs that are rounding alone: sums that cancel, which any other order of additions changes wholly.
+"""Outputs that are rounding alone: sums that cancel, and what follows from a ReLU near 0.
 
 A bias in front of a batch normalization has such a gradient: it is 0 in exact arithmetic. The measure is
 the original itself: how far its outputs move where its inputs change in their last bits, which is what
@@ -20,8 +20,12 @@ from planner.runtime.inmemory import Array, ModelInMemory
 from planner.runtime.judge.compare import compare
 from planner.runtime.options import Level
 
-_TIMES = 4.0
-"""How many times as far from the original's an output may be as the original's own moves."""
+_TRIES = 3
+"""Runs on moved inputs: where rounding opens or shuts a ReLU, one alone may move little by chance."""
+
+_TIMES_RMS, _TIMES_MOST = 3.0, 8.0
+"""How many times as far from the original's an output may be as the original's own moves at most: by
+the root mean square, and in its farthest element."""
 
 
 def rounding_judged(
@@ -44,30 +48,38 @@ def rounding_judged(
     far = [c for c in far if c.name not in drawn]
     if not far:
         return tuple(comparisons), ()
+    names = {c.name for c in far}
     model = ModelInMemory(data=original.read_bytes(), folder=original.parent)
 
     def outputs(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        return model.run(inputs, level=level, threads=threads, seed=seed)
+        found = model.run(inputs, level=level, threads=threads, seed=seed)
+        return {name: array for name, array in found.items() if name in names}
 
     random = np.random.default_rng(seed)
+    most, rms = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     try:
         as_they_are = outputs(feeds())
-        moved = outputs({name: _moved(array, random) for name, array in feeds().items()})
+        for _ in range(_TRIES):
+            moved = outputs({name: _moved(array, random) for name, array in feeds().items()})
+            for name in names & {*moved}:
+                own = compare(name, as_they_are[name], moved[name])
+                most[name] = max(most[name], own.max_abs_diff)
+                rms[name] = max(rms[name], own.rms_rel_diff)
     except ModelError:  # it needs planner's library: there is nothing to measure by
         return tuple(comparisons), ()
-    own = {
-        c.name: compare(c.name, as_they_are[c.name], moved[c.name]).max_abs_diff
+    noise = {
+        c.name
         for c in far
-        if c.name in moved
+        if c.max_abs_diff <= _TIMES_MOST * most[c.name] < math.inf
+        and c.rms_rel_diff <= _TIMES_RMS * rms[c.name]
     }
-    noise = {c.name for c in far if 0 < c.max_abs_diff <= _TIMES * own.get(c.name, 0.0) < math.inf}
     if not noise:
         return tuple(comparisons), ()
     first = next(c.name for c in far if c.name in noise)
     more = f" and {len(noise) - 1} more" if len(noise) > 1 else ""
     note = (
-        f"output {first!r}{more}: rounding alone, as sums that cancel are; the original's moves as far "
-        "where inputs change in their last bit"
+        f"output {first!r}{more}: rounding alone (sums that cancel, ReLUs that rounding opens or shuts): "
+        "the original's moves as far where inputs change in their last bit"
     )
     return tuple(replace(c, is_near=True) if c.name in noise else c for c in comparisons), (note,)
 
