@@ -7,6 +7,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "fused/processor.h"
+
 #if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
 #include <immintrin.h>
 #endif
@@ -132,10 +134,9 @@ namespace {
 
 const Blocks& chosen() {
 #if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
-  static const Blocks found = __builtin_cpu_supports("avx512f") ? avx512::blocks()
-                              : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
-                                  ? avx2::blocks()
-                                  : plain::blocks();
+  static const Blocks found = processor().has_avx512 ? avx512::blocks()
+                              : processor().has_fma  ? avx2::blocks()
+                                                     : plain::blocks();
 #else
   static const Blocks found = plain::blocks();
 #endif

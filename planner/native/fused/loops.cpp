@@ -9,6 +9,8 @@
 #include <map>
 #include <type_traits>
 
+#include "fused/processor.h"
+
 namespace planner::fused {
 namespace {
 
@@ -58,13 +60,10 @@ namespace avx512 {
 #pragma GCC pop_options
 #endif
 
-namespace {
-const bool kHasFma = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2");
-const bool kHasAvx512 = kHasFma && __builtin_cpu_supports("avx512f") &&
-                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vl");
-}  // namespace
-#define PLANNER_CHOOSE(what) (kHasAvx512 ? avx512::what : kHasFma ? avx2::what : plain::what)
+#define PLANNER_CHOOSE(what)                      \
+  (processor().has_avx512 ? avx512::what          \
+   : processor().has_fma  ? avx2::what            \
+                          : plain::what)
 #else
 #define PLANNER_CHOOSE(what) plain::what
 #endif

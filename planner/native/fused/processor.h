@@ -1,0 +1,32 @@
+// What the processor has, asked of itself: __builtin_cpu_supports says no to everything in a library that
+// ziglang builds, whose runtime never asks.
+#pragma once
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+namespace planner::fused {
+
+struct Processor {
+  bool has_fma = false;     // AVX2 and FMA
+  bool has_avx512 = false;  // F, DQ, BW and VL
+
+  Processor() {  // Intel's manual, volume 1, 14.3 and 15.2; volume 2, CPUID
+    unsigned a = 0, b = 0, c = 0, d = 0, low = 0, high = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+    const bool saves = c >> 27 & 1, fma = (c >> 12 & 1) && (c >> 28 & 1);
+    if (!saves || !fma || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));  // what the system saves of the registers
+    has_fma = (low & 0x6) == 0x6 && (b >> 5 & 1);
+    has_avx512 = has_fma && (low & 0xe6) == 0xe6 && (b >> 16 & 1) && (b >> 17 & 1) &&
+                 (b >> 30 & 1) && (b >> 31 & 1);
+  }
+};
+
+inline const Processor& processor() {
+  static const Processor found;
+  return found;
+}
+
+}  // namespace planner::fused
+#endif
