@@ -314,7 +314,8 @@ def test_bags_with_weights_of_their_own() -> None:
 def test_densities_check_their_arguments_outside() -> None:
     def density(x: Tensor) -> Tensor:
         normal = torch.distributions.Normal(x, x.exp())
-        return normal.log_prob(x.detach() * 2) + torch.distributions.Normal(0.0, 1.0).log_prob(x)
+        asked = torch.distributions.Normal(0.0, 1.0, validate_args=True)
+        return normal.log_prob(x.detach() * 2) + asked.log_prob(x)
 
     check(Weighted(density, FLOATS.shape), FLOATS)
 

@@ -213,7 +213,42 @@ class Counting(optim.Optimizer):
                 p.data = p.data - group["lr"] * scale * state["mean"]
 
 
-@pytest.mark.parametrize("kind", [Lion, Counting])
+class Listed(optim.Optimizer):
+    """It computes on lists, by `torch._foreach_*`."""
+
+    def __init__(self, params: Any, lr: float = LR) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in params]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p]["mean"] = torch.zeros_like(p)
+            means = [self.state[p]["mean"] for p in params]
+            self.over("lerp_", means, grads, 0.1)
+            spreads = self.over("add", self.over("abs", means), 1e-3)
+            self.over("addcdiv_", params, means, spreads, value=-0.1 * group["lr"])
+            self.over("addcmul_", params, means, grads, value=[0.01, 0.02, 0.03, 0.04])
+            self.over("sub_", params, means, alpha=group["lr"])
+
+    def over(self, name: str, *args: Any, value: Any = None, **by_name: Any) -> Any:
+        by_place = () if value is None else (value,)
+        return getattr(torch, f"_foreach_{name}")(*args, *by_place, **by_name)
+
+
+class ListedByName(Listed):
+    """The same by `torch.foreach`."""
+
+    def over(self, name: str, *args: Any, **by_name: Any) -> Any:
+        if not hasattr(torch, "foreach"):
+            pytest.skip("torch.foreach came with PyTorch 2.15")
+        return getattr(torch.foreach, name)(*args, **by_name)
+
+
+@pytest.mark.parametrize("kind", [Lion, Counting, Listed, ListedByName])
 def test_an_optimizer_of_ones_own(kind: Any) -> None:
     module = net()
     optimizer = kind(module.parameters(), lr=LR)

@@ -151,8 +151,8 @@ def modules_stood_in() -> Iterator[None]:
     autograd: Any = torch.autograd
     densities: Any = torch.distributions.Distribution
     with (
-        # Distributions would read their arguments' values to validate them.
-        mock.patch.object(densities, "_validate_args", False),
+        # Distributions would read their arguments' values to validate them; `validate_args=True` sets it.
+        mock.patch.object(densities, "_validate_args", property(lambda _: False, lambda *_: None)),
         mock.patch.object(softmax, "forward", _adaptive_log_softmax),
         mock.patch.object(every, "to", _converted),
         mock.patch.object(autograd, "backward", _no_backward),

@@ -36,6 +36,8 @@ _READS: Mapping[Any, str] = {
 }
 """Functions that convert a tensor to another Python value."""
 
+_FOREACH = "_foreach_"
+
 _MATH: Mapping[str, Callable[..., Any]] = {
     name: getattr(torch, name)
     for name in ("ceil", "cos", "exp", "floor", "log", "pow", "sin", "sqrt", "tan", "tanh")
@@ -69,12 +71,43 @@ class Numbers(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__set__" and func.__self__ is Tensor.data:
             return _assigned(*args)
+        each = _of_each(func)
+        if each.rstrip("_") in _FORMS:
+            return self._one_by_one(each, args, kwargs)
         rewritten = _FORMS.get(name.rstrip("_"))
         if rewritten is not None:
             found = rewritten(*args, **kwargs)
             if found is not NotImplemented:
                 return args[0].copy_(found) if name.endswith("_") else found
         return func(*args, **kwargs)
+
+    def _one_by_one(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method of tensors for each element of lists."""
+        one = getattr(Tensor, name)
+        if len(args) > 3:  # addcmul and addcdiv, whose methods take the fourth by name
+            args, kwargs = args[:3], {"value": args[3], **kwargs}
+
+        def called(index: int) -> Any:
+            by_name = {key: _at(value, index) for key, value in kwargs.items()}
+            return self.__torch_function__(one, (), [_at(arg, index) for arg in args], by_name)
+
+        found = tuple(map(called, range(len(args[0]))))
+        return args[0] if name.endswith("_") else found
+
+
+def _of_each(func: Any) -> str:
+    """Return the name of what a function over lists calls for each element; "" for other functions."""
+    name = getattr(func, "__name__", "")
+    # PyTorch 2.15's names for torch._foreach_*
+    if getattr(func, "__module__", "") == "torch.foreach":
+        return name
+    return name.removeprefix(_FOREACH) if name.startswith(_FOREACH) else ""
+
+
+def _at(value: Any, index: int) -> Any:
+    """Return an element of a list or of a tensor of numbers, and what is one for all as it is."""
+    is_many = isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim())
+    return value[index] if is_many else value
 
 
 def _assigned(tensor: Tensor, value: Tensor) -> None:

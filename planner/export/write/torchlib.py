@@ -5,8 +5,8 @@ ATen operator, that append ONNX nodes when they run. Its owners keep it up to da
 operators of a backward pass; PyTorch decomposes those (`planner.export.apart.decompose`), or a rule in
 `planner.export.aten` lowers them.
 
-The functions called here are not public (torch.onnx._internal.exporter, as of PyTorch 2.13); the version
-of PyTorch is pinned, and tests run every part of it.
+The functions called here are not public (torch.onnx._internal.exporter, as of PyTorch 2.13 to 2.15);
+the extra `torch` bounds the version of PyTorch, and tests run every part of it.
 """
 
 from __future__ import annotations
