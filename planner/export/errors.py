@@ -8,6 +8,7 @@ ExportError
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer rejects the step
 ├── KeptTensor                a cache outside of the module keeps a tensor of the trace
+├── WrittenOutside            the step changes a tensor that is not the module's
 ├── UpdateRefused             the code after the backward pass cannot be exported
 │   ├── DataDependentUpdate   it reads a tensor's value as a Python number
 │   └── UpdateFailure         it raises an error of its own
@@ -127,6 +128,17 @@ class KeptTensor(ExportError):
         )
 
 
+class WrittenOutside(ExportError):
+    """The step changes a tensor that is not the module's: a graph would not keep it."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(
+            f"the step changes a tensor that is not the module's ({name}){at(where)}; make it a buffer "
+            "of the module (a module that holds both and returns the loss will do), or give it as a "
+            "target and let the update function change it"
+        )
+
+
 class UpdateRefused(ExportError):
     """The code after the backward pass (`optimizer`) cannot be exported."""
 
@@ -164,8 +176,8 @@ class OtherStep(ExportError):
             ""
             if number is None
             else "; the trace may have kept as a constant a number that Python or NumPy draws, a "
-            "tensor within a list, a dict or a closure, or state that is assigned rather than "
-            "copied into (self.h.copy_(...))"
+            "tensor within a list, a dict or a closure, or state that is no buffer (register_buffer), "
+            "or changes its shape"
         )
         super().__init__(
             f"the exported graph is not the step that PyTorch runs: {when}{what}{causes}; "

@@ -23,6 +23,7 @@ from planner.export.source import FirstUse
 from planner.export.trace.functional import Functional
 from planner.export.trace.logged import ON_VALUES
 from planner.export.trace.returned import LOSS
+from planner.export.trace.writes import Writes
 
 _FIRST = '; of a tuple the first is the loss: return (loss, {"name": tensor, ...})'
 """Advice for a wrong loss in a tuple of results."""
@@ -37,12 +38,14 @@ class GradientFlow:
         constant: all other parameters and buffers, by name.
         first_use: source line of the first call of each operator.
         results: names of the step's results, the loss first.
+        changed: trained tensors that the step writes, and buffers that it assigns, by name.
     """
 
     trained: Mapping[str, Tensor]
     constant: Mapping[str, Tensor]
     first_use: Mapping[str, str]
     results: tuple[str, ...]
+    changed: tuple[str, ...] = ()
 
 
 def gradient_flow(
@@ -55,7 +58,8 @@ def gradient_flow(
         candidates = [name for name, tensor in parameters.items() if tensor.requires_grad]
         for name in candidates:
             tensors[name].requires_grad_()
-        with _failures_named(), FirstUse(module) as uses:
+        writes = Writes(tensors, functional.step)
+        with _failures_named(), FirstUse(module) as uses, writes:
             results = functional(tensors, [blank(tensor) for tensor in inputs.values()])
         value = results[LOSS]
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
@@ -76,7 +80,10 @@ def gradient_flow(
     constant: dict[str, Tensor] = {}
     for name, tensor in parameters.items():
         (trained if name in reached else constant)[name] = tensor
-    return GradientFlow(trained, constant | buffers, uses.lines, tuple(results))
+    changed = {name for name in writes.written if name in trained} | functional.assigned.keys()
+    return GradientFlow(
+        trained, constant | buffers, uses.lines, tuple(results), tuple(sorted(changed))
+    )
 
 
 @contextlib.contextmanager

@@ -19,12 +19,16 @@ class Flat(nn.Module):
 
     Args:
         results: names of the step's results, the loss first.
+        changed: names of the network's tensors whose values after the step are results, too.
     """
 
-    def __init__(self, functional: Functional, results: Sequence[str]) -> None:
+    def __init__(
+        self, functional: Functional, results: Sequence[str], changed: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.functional = functional
         self.results = results
+        self.changed = changed
         self.original: dict[str, str] = {}
 
     def add(self, name: str, tensor: Tensor, *, trained: bool) -> None:
@@ -37,20 +41,25 @@ class Flat(nn.Module):
             self.register_buffer(flat, tensor)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the loss and the other results as a tuple, the form that the tracer takes."""
-        tensors = {name: _view(getattr(self, flat)) for flat, name in self.original.items()}
+        """Return the loss, the other results and changed tensors, the form that the tracer takes."""
+        tensors = {name: self._given(flat, name) for flat, name in self.original.items()}
         found = self.functional(tensors, inputs)
         loss, *others = (found[name] for name in self.results)
+        left = {**tensors, **self.functional.assigned}
         # Clones: the tracer rejects a result that is an input or occurs twice.
+        others += [left[name].detach() for name in self.changed]
         return (loss, *(tensor.clone() for tensor in others))
 
+    def _given(self, flat: str, name: str) -> Tensor:
+        """Return a buffer, or a view of a trained tensor, to make its gradient a node of its own.
 
-def _view(tensor: Tensor) -> Tensor:
-    """Return a view of a trained tensor, to make its gradient a node of its own.
-
-    `a + b` gives both operands the same gradient, and the tracer rejects a result that occurs twice.
-    """
-    return tensor.view(tensor.shape) if tensor.requires_grad else tensor
+        `a + b` gives both operands the same gradient, and the tracer rejects a result that occurs twice.
+        It rejects writes to a trained tensor, too: the step writes a clone, which passes the gradient on.
+        """
+        tensor = getattr(self, flat)
+        if not tensor.requires_grad:
+            return tensor
+        return tensor.clone() if name in self.changed else tensor.view(tensor.shape)
 
 
 class Functional:
@@ -59,11 +68,15 @@ class Functional:
     The step keeps the tensors of the last call until `close`, because a custom backward pass may run a
     module again. Attributes that the step sets are reset after each call: no tensor leaks from one pass
     of the tracer into the next.
+
+    Attributes:
+        assigned: what the last call assigned to buffers (`self.mean = ...`), of the same shape and type.
     """
 
     def __init__(self, step: nn.Module, reads: Sequence[Read] = ()) -> None:
         self.step = step
         self.reads = reads
+        self.assigned: dict[str, Tensor] = {}
         self._swapped = contextlib.ExitStack()
 
     def __call__(
@@ -76,10 +89,24 @@ class Functional:
         before = Attributes(self.step)
         try:
             with StandIns(), told:
-                return self.step(*inputs)
+                results = self.step(*inputs)
+            self.assigned = {
+                name: found
+                for name, tensor in tensors.items()
+                if (found := _buffer(self.step, PREFIX + name)) is not tensor
+                and isinstance(found, Tensor)
+                and (found.shape, found.dtype) == (tensor.shape, tensor.dtype)
+            }
+            return results
         finally:
             before.put_back()
 
     def close(self) -> None:
         """Restore the step's own tensors."""
         self._swapped.close()
+
+
+def _buffer(module: nn.Module, name: str) -> Tensor | None:
+    """Return what a module holds as its buffer of this name; None where it has none."""
+    owner, _, last = name.rpartition(".")
+    return module.get_submodule(owner)._buffers.get(last)

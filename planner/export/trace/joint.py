@@ -69,7 +69,7 @@ class JointGraph:
     gradients: Mapping[str, fx.Node]
     """Gradient of the loss, per parameter."""
     updated_buffers: Mapping[str, fx.Node]
-    """New value of each buffer that the forward pass changes."""
+    """New value of each buffer, or parameter, that the forward pass changes."""
     first_use: Mapping[str, str]
     """Source line at which the forward pass first calls each operator."""
     open: OpenDims
@@ -227,7 +227,7 @@ def _joint(
     flow = gradient_flow(functional, module, inputs)
     shapes = _Shapes()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    flat = Flat(functional, flow.results)
+    flat = Flat(functional, flow.results, flow.changed)
     with mode:
         for name, tensor in flow.trained.items():
             flat.add(name, blank(tensor), trained=True)
@@ -347,9 +347,12 @@ def _read_signature(
             inputs[next(names)] = node
 
     # The signature's `loss_output` is wrong when buffers change. Count instead: new buffers and inputs
-    # that the step overwrites, the loss and the other results, then one gradient per parameter.
+    # that the step overwrites, the loss and the other results, tensors that it changes otherwise, then
+    # one gradient per parameter.
     (results,) = traced.graph.find_nodes(op="output")[0].args
     made = results[: -len(parameters)]
+    at = len(made) - len(flow.changed)
+    made, changed_otherwise = made[:at], made[at:]
     updated, (loss, *others) = made[: -len(flow.results)], made[-len(flow.results) :]
     gradients = results[-len(parameters) :]
     changed = signature.buffers_to_mutate
@@ -362,7 +365,8 @@ def _read_signature(
         outputs=dict(zip(flow.results[1:], others, strict=True)),
         gradients=dict(zip(parameters, gradients, strict=True)),
         updated_buffers={
-            original[changed[node.name]]: node for node in updated if node.name in changed
+            **{original[changed[node.name]]: node for node in updated if node.name in changed},
+            **dict(zip(flow.changed, changed_otherwise, strict=True)),
         },
         first_use=flow.first_use,
         open=open,

@@ -15,9 +15,10 @@ from torch.nn.modules.adaptive import _ASMoutput
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from planner.export.apart import linalg
+from planner.export.apart import foreach, linalg
 from planner.export.apart.assigning import assigned
 from planner.export.apart.ctc import ctc_loss
+from planner.export.apart.indexing import narrowed, place_in
 from planner.export.apart.recurrent import by_layer
 from planner.export.apart.sampling import grid_sample
 from planner.export.errors import ExportError, at
@@ -33,6 +34,9 @@ from planner.export.trace.losses import (
 _GROUPED: Any = torch.__dict__["_grouped_mm"]
 """The function that `torch.nn.functional.grouped_mm` calls."""
 
+
+_DATA: Any = Tensor.data
+"""The attribute `data`, whose assignment is a function, too."""
 
 _REAL_GRADIENTS = frozenset(
     {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default}
@@ -67,6 +71,8 @@ class StandIns(TorchFunctionMode):
             args = (x, _places(mask))
             func = Tensor.__getitem__ if isinstance(args[1], tuple) else func
         kwargs = kwargs or {}
+        if getattr(func, "__name__", "").startswith(foreach.PREFIX):
+            return foreach.one_by_one(func.__name__, args, kwargs)
         if func in _READS and isinstance(args[0], Tensor):
             return _READS[func](args[0])
         if func is nn.functional.embedding or func is nn.functional.embedding_bag:
@@ -101,6 +107,14 @@ def _dense(options: dict[str, Any]) -> dict[str, Any]:
             "torch.embedding_renorm_ between the steps, or scale the rows that are read in the module"
         )
     return {**options, "sparse": False}
+
+
+def _set_data(x: Tensor, value: Tensor) -> None:
+    """Perform `x.data = value` as a copy, which a trace sees."""
+    if (x.shape, x.dtype) == (value.shape, value.dtype):
+        x.data.copy_(value)
+    else:
+        x.data = value
 
 
 def _packed(*_: Any, **__: Any) -> Any:
@@ -196,6 +210,14 @@ def _places(index: Any) -> Any:
         return tuple(place.clone() for place in index.nonzero().unbind(1))
 
 
+def _item(x: Tensor, index: Any) -> Tensor:
+    """Compute `x[index]`, in which a traced tensor of rank 0 may stand for a number."""
+    while (split := place_in(x, index)) is not None:
+        chosen, index = split
+        x = x[chosen]
+    return x[index]
+
+
 def _cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
     """Compute `torch.cov` without weights in other operators: PyTorch's own reads the weights' values."""
     if fweights is not None or aweights is not None:
@@ -273,7 +295,10 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 _INSTEAD: dict[Any, Callable[..., Any]] = {
     _GROUPED: _grouped_mm,
+    Tensor.__getitem__: _item,
     Tensor.__setitem__: assigned,
+    **dict.fromkeys((torch.narrow, Tensor.narrow), narrowed),
+    _DATA.__set__: _set_data,
     torch.__dict__["_C"]._VariableFunctions._pack_padded_sequence: _packed,
     **dict.fromkeys((torch.bincount, Tensor.bincount), _bincount),
     torch.bilinear: _bilinear,

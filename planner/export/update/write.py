@@ -59,7 +59,8 @@ def _value_of(name: str, update: TracedUpdate, joint: JointGraph, lowering: Lowe
         return name
     if name not in update.updated:
         return f"{name}{UPDATED_SUFFIX}"
-    return lowering.operand(joint.updated_buffers[name], dtype_of(joint.buffers[name]))
+    held = {**joint.parameters, **joint.buffers}[name]
+    return lowering.operand(joint.updated_buffers[name], dtype_of(held))
 
 
 def _initial(tensor: Tensor) -> float | np.ndarray:
