@@ -4,6 +4,7 @@ ExportError
 ├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
 ├── UnsupportedKernel         ONNX Runtime's CPU provider has no kernel for the operator in this type
 ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
+│   └── ReadOfState           of a buffer that the step changes
 ├── InvalidLoss               the loss is not a scalar, or depends on no parameter
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer rejects the step
@@ -89,6 +90,20 @@ class DataDependentControlFlow(ExportError):
     def specializable(self) -> DataDependentControlFlow:
         """Return the error with the advice to export the step with `specialize`."""
         return DataDependentControlFlow(self.where, self.detail, can_specialize=True)
+
+
+class ReadOfState(DataDependentControlFlow):
+    """The module reads the value of a buffer that the same step changes."""
+
+    def __init__(self, where: str, name: str) -> None:
+        self.where = where
+        ExportError.__init__(
+            self,
+            f"the graph depends on the value of {name!r}, which the step changes{at(where)}; use "
+            "torch.where in place of a branch, and an index that is a tensor in place of a number "
+            "(x[:, (place + torch.arange(n)) % size] = rows); where the first run alone takes a branch "
+            "(if not self.ready), run the module once before the export",
+        )
 
 
 class InvalidLoss(ExportError):

@@ -16,6 +16,7 @@ from planner.export.errors import (
     ExportError,
     InvalidLoss,
     ModuleFailure,
+    ReadOfState,
     TracerFailure,
 )
 from planner.export.lines import line_of_user
@@ -52,6 +53,22 @@ def gradient_flow(
     functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]
 ) -> GradientFlow:
     """Run a step on fake tensors; return its gradient flow and results."""
+    found, read = _flow(functional, module, inputs)
+    if not read:
+        return found
+    # What is read of a buffer that the step changes may be for a log alone: try without its value.
+    functional.moving = frozenset(read)
+    try:
+        return _flow(functional, module, inputs)[0]
+    except DataDependentControlFlow as error:
+        name, line = next(iter(read.items()))
+        raise ReadOfState(line, name) from error
+
+
+def _flow(
+    functional: Functional, module: nn.Module, inputs: Mapping[str, Tensor]
+) -> tuple[GradientFlow, dict[str, str]]:
+    """Return the flow, and the buffers that are read and changed, with the lines that read them."""
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = {name: blank(tensor) for name, tensor in {**parameters, **buffers}.items()}
@@ -61,6 +78,7 @@ def gradient_flow(
         writes = Writes(tensors, functional.step)
         with _failures_named(), FirstUse(module) as uses, writes:
             results = functional(tensors, [blank(tensor) for tensor in inputs.values()])
+        left = writes.written | functional.assigned.keys()
         value = results[LOSS]
         if value.dim() or not value.is_floating_point() or not value.requires_grad:
             raise InvalidLoss(
@@ -81,9 +99,10 @@ def gradient_flow(
     for name, tensor in parameters.items():
         (trained if name in reached else constant)[name] = tensor
     changed = {name for name in writes.written if name in trained} | functional.assigned.keys()
-    return GradientFlow(
+    found = GradientFlow(
         trained, constant | buffers, uses.lines, tuple(results), tuple(sorted(changed))
     )
+    return found, {n: line for n, line in functional.known.read.items() if n in left}
 
 
 @contextlib.contextmanager

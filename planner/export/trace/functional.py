@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
+from planner.export.trace.known import Known
 from planner.export.trace.lending import Attributes
 from planner.export.trace.specialize import Read, Told
 from planner.export.trace.stand_ins import StandIns
@@ -71,12 +72,16 @@ class Functional:
 
     Attributes:
         assigned: what the last call assigned to buffers (`self.mean = ...`), of the same shape and type.
+        known: the values that the last call knew.
+        moving: buffers that the step changes, whose values a call does not know.
     """
 
     def __init__(self, step: nn.Module, reads: Sequence[Read] = ()) -> None:
         self.step = step
         self.reads = reads
         self.assigned: dict[str, Tensor] = {}
+        self.known = Known({})
+        self.moving: frozenset[str] = frozenset()
         self._swapped = contextlib.ExitStack()
 
     def __call__(
@@ -85,10 +90,13 @@ class Functional:
         named = {PREFIX + name: tensor for name, tensor in tensors.items()}
         told = Told(self.reads) if self.reads else contextlib.nullcontext()
         self.close()
+        values = dict(self.step.named_buffers())
+        stay = {n: values[p] for n in tensors.keys() - self.moving if (p := PREFIX + n) in values}
+        self.known = Known({tensors[n]: (n, value) for n, value in stay.items()})
         self._swapped.enter_context(_reparametrize_module(self.step, named, tie_weights=True))
         before = Attributes(self.step)
         try:
-            with StandIns(), told:
+            with StandIns(), self.known, told, self.known.lists_read():
                 results = self.step(*inputs)
             self.assigned = {
                 name: found
@@ -109,4 +117,5 @@ class Functional:
 def _buffer(module: nn.Module, name: str) -> Tensor | None:
     """Return what a module holds as its buffer of this name; None where it has none."""
     owner, _, last = name.rpartition(".")
-    return module.get_submodule(owner)._buffers.get(last)
+    buffers = dict(module.get_submodule(owner)._buffers.items())  # TorchScript's is no dict
+    return buffers.get(last)

@@ -35,6 +35,7 @@ from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
     KeptTensor,
+    ReadOfState,
     TracerFailure,
 )
 from planner.export.lines import line_of_user, lines_of
@@ -132,6 +133,8 @@ def trace(
         try:
             return _trace(Functional(step), step.module, inputs, dims)
         except DataDependentControlFlow as error:
+            if isinstance(error, ReadOfState) and not specialize:
+                raise
             found = _trace_exported(step, inputs, dims)
             if found is not None:
                 return found

@@ -70,6 +70,8 @@ class StandIns(TorchFunctionMode):
             x, mask = args if func is Tensor.__getitem__ else _as_large(*args)
             args = (x, _places(mask))
             func = Tensor.__getitem__ if isinstance(args[1], tuple) else func
+        elif func is Tensor.__setitem__ and _is_each(args[2]):
+            args = (args[0], _places(args[1]), args[2])
         kwargs = kwargs or {}
         if getattr(func, "__name__", "").startswith(foreach.PREFIX):
             return foreach.one_by_one(func.__name__, args, kwargs)
@@ -202,8 +204,17 @@ def _as_large(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return x.expand(shape), mask
 
 
+def _is_each(value: Any) -> bool:
+    """Tell whether a value that is assigned by a mask has an entry for each of its places."""
+    return isinstance(value, Tensor) and value.dim() > 0 and value.numel() != 1
+
+
 def _places(index: Any) -> Any:
-    """Return an index with a constant mask replaced by the positions of its True elements."""
+    """Return an index with constant masks replaced by the positions of their True elements."""
+    if isinstance(index, tuple):
+        parts = (_places(part) for part in index)
+        split = (part if isinstance(part, tuple) else (part,) for part in parts)
+        return tuple(part for some in split for part in some)
     if type(index) is not Tensor or index.dtype != torch.bool or not index.dim() or index.is_meta:
         return index
     with _disable_current_modes():
