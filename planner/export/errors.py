@@ -204,7 +204,8 @@ class UnsupportedType(ExportError):
     """Tensors of this element type are not exported."""
 
     def __init__(self, dtype: object) -> None:
-        super().__init__(f"tensors of {dtype} cannot be exported; convert them to torch.float32")
+        to = "torch.int64" if "int" in str(dtype) else "torch.float32"
+        super().__init__(f"tensors of {dtype} cannot be exported; convert them to {to}")
 
 
 def at(where: str) -> str:

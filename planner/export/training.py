@@ -310,8 +310,14 @@ def _renamed(targets: Mapping[str, Tensor], taken: Mapping[str, Tensor]) -> dict
 
 
 def _check_names(module: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-    """Check that no input shares its name with a tensor of the module, and that the module can train."""
+    """Check the names and layouts of tensors, and that the module can train."""
     tensors = tensors_of(module)
+    for name, tensor in {**tensors, **inputs}.items():
+        if tensor.layout is not torch.strided:
+            raise UsageError(
+                f"{name!r} is in the layout {tensor.layout}, and a graph has dense tensors: give it "
+                "dense (to_dense()), or its indices and values as tensors, and add rows by index_add"
+            )
     for name in inputs:
         if name in tensors:
             raise UsageError(

@@ -73,6 +73,7 @@ class StandIns(TorchFunctionMode):
         elif func is Tensor.__setitem__ and _is_each(args[2]):
             args = (args[0], _places(args[1]), args[2])
         kwargs = kwargs or {}
+        _check_dense(args)
         if getattr(func, "__name__", "").startswith(foreach.PREFIX):
             return foreach.one_by_one(func.__name__, args, kwargs)
         if func in _READS and isinstance(args[0], Tensor):
@@ -109,6 +110,16 @@ def _dense(options: dict[str, Any]) -> dict[str, Any]:
             "torch.embedding_renorm_ between the steps, or scale the rows that are read in the module"
         )
     return {**options, "sparse": False}
+
+
+def _check_dense(args: Any) -> None:
+    """Raise ExportError where an operand is sparse, which no graph has."""
+    for part in args:
+        if isinstance(part, Tensor) and part.layout is not torch.strided:
+            raise ExportError(
+                f"a tensor in layout {part.layout}, of shape {list(part.shape)}, is read{at(_line())}; "
+                "a graph has dense tensors; keep it so (to_dense()), or add rows by index_add"
+            )
 
 
 def _set_data(x: Tensor, value: Tensor) -> None:
