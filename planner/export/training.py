@@ -63,6 +63,9 @@ class ExportedGraph(LoweredStep):
     """Places where the module's Python reads values of tensors, with the values read from the example
     inputs. The graph is right for inputs with the same values there (`specialize`)."""
 
+    decided: tuple[str, ...] = ()
+    """Buffers whose values decided what is computed (a mask, a flag): to the graph they are constants."""
+
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the optimizer's inputs at the first step, learning rates included.
 
@@ -222,6 +225,7 @@ def export_training_graph(
         recipes=_recipes(module, inputs, graph),
         unchecked=unchecked,
         assumed=assumed,
+        decided=joint.decided,
     )
 
 

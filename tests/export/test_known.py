@@ -75,6 +75,7 @@ def by_buffers(net: Net, x: Tensor) -> Tensor:
 def test_what_is_the_same_at_every_step_may_choose(form: Form) -> None:
     graph = export_training_graph(Net(form), X)
     assert graph.unchecked == "" and graph.assumed == ()
+    assert set(graph.decided) == ({"mask", "ready", "lengths"} if form is by_buffers else set())
 
 
 def drawn(net: Net, x: Tensor) -> Tensor:

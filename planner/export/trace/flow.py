@@ -40,6 +40,7 @@ class GradientFlow:
         first_use: source line of the first call of each operator.
         results: names of the step's results, the loss first.
         changed: trained tensors that the step writes, and buffers that it assigns, by name.
+        decided: buffers whose values decided what is traced, by name.
     """
 
     trained: Mapping[str, Tensor]
@@ -47,6 +48,7 @@ class GradientFlow:
     first_use: Mapping[str, str]
     results: tuple[str, ...]
     changed: tuple[str, ...] = ()
+    decided: tuple[str, ...] = ()
 
 
 def gradient_flow(
@@ -99,10 +101,11 @@ def _flow(
     for name, tensor in parameters.items():
         (trained if name in reached else constant)[name] = tensor
     changed = {name for name in writes.written if name in trained} | functional.assigned.keys()
+    read = functional.known.read
     found = GradientFlow(
-        trained, constant | buffers, uses.lines, tuple(results), tuple(sorted(changed))
+        trained, constant | buffers, uses.lines, tuple(results), tuple(sorted(changed)), tuple(read)
     )
-    return found, {n: line for n, line in functional.known.read.items() if n in left}
+    return found, {name: line for name, line in read.items() if name in left}
 
 
 @contextlib.contextmanager

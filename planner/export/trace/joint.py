@@ -79,6 +79,8 @@ class JointGraph:
     """Conditions on the open dimensions that the trace assumes."""
     reads: tuple[Read, ...] = ()
     """Values of the example inputs that the graph assumes."""
+    decided: tuple[str, ...] = ()
+    """Buffers whose values decided what is traced."""
 
 
 class _Shapes(ShapeEnv):
@@ -373,4 +375,5 @@ def _read_signature(
         },
         first_use=flow.first_use,
         open=open,
+        decided=flow.decided,
     )
