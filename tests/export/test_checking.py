@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from planner.errors import UsageError
 from planner.export.checking.values import Others, moved
-from planner.export.errors import OtherStep
+from planner.export.errors import DataDependentControlFlow, OtherStep
 from planner.export.training import export_training_graph
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
@@ -194,12 +194,25 @@ class Queue(nn.Module):
             place = int(self.place)
             self.queue[:, place : place + 6] = made.T
             self.place[0] = (place + 6) % 18
-        return scores.square().mean() + made.square().mean()
+        return torch.cat([scores, made], 1)
 
 
-def test_a_value_of_state_that_the_step_moves_is_not_taken_for_granted() -> None:
-    with pytest.raises(OtherStep, match="with the state that the step before left"):
-        export_training_graph(Queue(), X, specialize=True)
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        (Queue(), r"place = int\(self\.place\)"),
+        (
+            nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4, momentum=None)),
+            "",
+        ),  # its mean of all steps
+    ],
+    ids=["queue", "batch normalization"],
+)
+def test_a_value_of_state_that_the_step_moves_is_not_taken_for_granted(
+    module: nn.Module, line: str
+) -> None:
+    with pytest.raises(DataDependentControlFlow, match=f"{line}.*changes from step to step"):
+        export_training_graph(module, X, lambda y: y.square().mean(), specialize=True)
 
 
 def kept(net: Net, x: Tensor) -> Tensor:

@@ -193,9 +193,12 @@ def _reads(step: TrainingStep, inputs: Mapping[str, Tensor]) -> tuple[Read, ...]
     """Run the step; return the values that its Python reads of the example inputs."""
     parameters, buffers = dict(step.module.named_parameters()), dict(step.module.named_buffers())
     with contextlib.closing(Functional(step)) as functional:
-        return read_in_a_run(
-            lambda tensors: functional(tensors, list(inputs.values())), parameters, buffers
-        )
+
+        def run(tensors: dict[str, Tensor]) -> None:
+            functional(tensors, list(inputs.values()))
+            tensors.update(functional.assigned)
+
+        return read_in_a_run(run, parameters, buffers)
 
 
 @contextlib.contextmanager
