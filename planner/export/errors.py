@@ -4,10 +4,12 @@ ExportError
 ├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
 ├── UnsupportedKernel         ONNX Runtime's CPU provider has no kernel for the operator in this type
 ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
+│   └── ReadOfState           of a buffer that the step changes
 ├── InvalidLoss               the loss is not a scalar, or depends on no parameter
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer rejects the step
 ├── KeptTensor                a cache outside of the module keeps a tensor of the trace
+├── WrittenOutside            the step changes a tensor that is not the module's
 ├── UpdateRefused             the code after the backward pass cannot be exported
 │   ├── DataDependentUpdate   it reads a tensor's value as a Python number
 │   └── UpdateFailure         it raises an error of its own
@@ -90,6 +92,20 @@ class DataDependentControlFlow(ExportError):
         return DataDependentControlFlow(self.where, self.detail, can_specialize=True)
 
 
+class ReadOfState(DataDependentControlFlow):
+    """The module reads the value of a buffer that the same step changes."""
+
+    def __init__(self, where: str, name: str) -> None:
+        self.where = where
+        ExportError.__init__(
+            self,
+            f"the graph depends on the value of {name!r}, which the step changes{at(where)}; use "
+            "torch.where in place of a branch, and an index that is a tensor in place of a number "
+            "(x[:, (place + torch.arange(n)) % size] = rows); where the first run alone takes a branch "
+            "(if not self.ready), run the module once before the export",
+        )
+
+
 class InvalidLoss(ExportError):
     """The loss is not a scalar floating-point tensor that depends on a parameter."""
 
@@ -124,6 +140,17 @@ class KeptTensor(ExportError):
             "a cache outside of the module (functools.cache, a global, an object of its own) keeps a "
             "tensor of the trace, which has no values: clear it and run the module once before the "
             "export, or make that tensor a buffer in __init__"
+        )
+
+
+class WrittenOutside(ExportError):
+    """The step changes a tensor that is not the module's: a graph would not keep it."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(
+            f"the step changes a tensor that is not the module's ({name}){at(where)}; make it a buffer "
+            "of the module (a module that holds both and returns the loss will do), or give it as a "
+            "target and let the update function change it"
         )
 
 
@@ -164,8 +191,8 @@ class OtherStep(ExportError):
             ""
             if number is None
             else "; the trace may have kept as a constant a number that Python or NumPy draws, a "
-            "tensor within a list, a dict or a closure, or state that is assigned rather than "
-            "copied into (self.h.copy_(...))"
+            "tensor within a list, a dict or a closure, or state that is no buffer (register_buffer), "
+            "or changes its shape"
         )
         super().__init__(
             f"the exported graph is not the step that PyTorch runs: {when}{what}{causes}; "
@@ -177,7 +204,8 @@ class UnsupportedType(ExportError):
     """Tensors of this element type are not exported."""
 
     def __init__(self, dtype: object) -> None:
-        super().__init__(f"tensors of {dtype} cannot be exported; convert them to torch.float32")
+        to = "torch.int64" if "int" in str(dtype) else "torch.float32"
+        super().__init__(f"tensors of {dtype} cannot be exported; convert them to {to}")
 
 
 def at(where: str) -> str:

@@ -14,7 +14,17 @@ SKIPPED = frozenset(
 )
 """Functions of this package that PyTorch calls from within the caller's code."""
 
-_CALLED = ("assigning", "ctc", "linalg", "logged", "losses", "numbers", "sampling", "stand_ins")
+_CALLED = (
+    "assigning",
+    "ctc",
+    "known",
+    "linalg",
+    "logged",
+    "losses",
+    "numbers",
+    "sampling",
+    "stand_ins",
+)
 """Modules of this package that replace functions of PyTorch."""
 
 

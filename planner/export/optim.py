@@ -40,10 +40,15 @@ class StateTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """Shape and type of a parameter to update. The update is computed in the type `wide`."""
+    """A parameter to update, or the shape and type of a state tensor.
+
+    Attributes:
+        value: the parameter after the forward pass, which may change it; "" for the input of its name.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    value: Value = ""
 
     @property
     def wide(self) -> np.dtype:
@@ -97,7 +102,7 @@ class SGD:
         updated: Updated = []
         for key, parameter in parameters.items():
             at = _Arithmetic(builder, parameter)
-            value = at.read(key)
+            value = at.read(parameter.value or key)
             direction = at.read(key + gradient_suffix)
             if self.weight_decay:
                 decay = at.scaled(value, self.weight_decay, f"{key}.decay")
@@ -157,7 +162,7 @@ class Adam:
             at = _Arithmetic(builder, parameter)
             first, second = (_input(builder, f"{key}_{name}", parameter) for name in "mv")
             state += [first, second]
-            grad, value = at.read(key + gradient_suffix), at.read(key)
+            grad, value = at.read(key + gradient_suffix), at.read(parameter.value or key)
             if self.weight_decay and not self.decoupled:
                 decay = at.scaled(value, self.weight_decay, f"{key}.decay")
                 grad = at.add("Add", [grad, decay], f"{key}.decayed")

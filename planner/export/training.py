@@ -63,6 +63,9 @@ class ExportedGraph(LoweredStep):
     """Places where the module's Python reads values of tensors, with the values read from the example
     inputs. The graph is right for inputs with the same values there (`specialize`)."""
 
+    decided: tuple[str, ...] = ()
+    """Buffers whose values decided what is computed (a mask, a flag): to the graph they are constants."""
+
     def initial_state(self) -> dict[str, np.ndarray]:
         """Return the optimizer's inputs at the first step, learning rates included.
 
@@ -222,6 +225,7 @@ def export_training_graph(
         recipes=_recipes(module, inputs, graph),
         unchecked=unchecked,
         assumed=assumed,
+        decided=joint.decided,
     )
 
 
@@ -310,8 +314,14 @@ def _renamed(targets: Mapping[str, Tensor], taken: Mapping[str, Tensor]) -> dict
 
 
 def _check_names(module: nn.Module, inputs: Mapping[str, Tensor]) -> None:
-    """Check that no input shares its name with a tensor of the module, and that the module can train."""
+    """Check the names and layouts of tensors, and that the module can train."""
     tensors = tensors_of(module)
+    for name, tensor in {**tensors, **inputs}.items():
+        if tensor.layout is not torch.strided:
+            raise UsageError(
+                f"{name!r} is in the layout {tensor.layout}, and a graph has dense tensors: give it "
+                "dense (to_dense()), or its indices and values as tensors, and add rows by index_add"
+            )
     for name in inputs:
         if name in tensors:
             raise UsageError(

@@ -170,7 +170,7 @@ def _made(graph: ExportedGraph, traced: TrainingStep, path: Path) -> ExportedSte
     module, proto = traced.module, graph.model.graph
     named = Named(module, graph.parameters)
     inputs = _entries(proto.input)
-    stored = {name for name in graph.buffers if name not in inputs}
+    stored = {name for name in graph.buffers if name not in inputs} | set(graph.decided)
     return ExportedStep(
         module=module,
         constants=traced.constants,

@@ -353,3 +353,51 @@ def test_places_among_edges_that_are_an_input() -> None:
         return F.cross_entropy(result * torch.searchsorted(edges, result.detach()), labels)
 
     exported(Net(), loss=loss, targets=(LABELS, torch.linspace(-0.5, 0.5, 7)))
+
+
+class Graph(nn.Module):
+    """Sums of neighbours, by a matrix in some place."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 3)
+        matrix = (torch.rand(4, 4) > 0.5).float().to_sparse()
+        self.matrix = matrix.to_dense() if how == "dense" else matrix
+        if how == "buffer":
+            self.register_buffer("held", matrix)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.matrix @ self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "said"),
+    [
+        (
+            "attribute",
+            ExportError,
+            r"layout torch\.sparse_coo, of shape \[4, 4\], is read, at .*forward",
+        ),
+        ("buffer", UsageError, r"'held' is in the layout torch\.sparse_coo.*to_dense"),
+    ],
+)
+def test_sparse_tensors_are_named(how: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        export_training_graph(Graph(how), torch.randn(4, 8), F.cross_entropy, targets=LABELS)
+    dense = Graph("dense")
+    graph = export_training_graph(dense, torch.randn(4, 8), F.cross_entropy, targets=LABELS)
+    assert graph.unchecked == ""
+
+
+def test_small_integers_are_inputs() -> None:
+    net = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(0, 1))
+    ids = torch.randint(0, 9, (1, 4), dtype=torch.int16)
+    module = nn.Sequential(Long(), net)
+    graph = export_training_graph(module, ids, F.cross_entropy, targets=LABELS)
+    assert graph.unchecked == "" and graph.recipes["input"].dtype == "int16"
+
+
+class Long(nn.Module):
+    def forward(self, ids: Tensor) -> Tensor:
+        return ids.long()

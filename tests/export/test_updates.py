@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,101 @@ def test_a_state_that_is_made_late_and_a_count_of_pythons() -> None:
 
     _, loop = trained_alike(module, update, optimizer)
     assert loop.held["calls.count"] == 3 and loop.held["step"] == 1
+
+
+def lengths_of_gradients(module: nn.Module) -> Tensor:
+    return torch.nn.utils.get_total_norm(
+        [p.grad for p in module.parameters() if p.grad is not None]
+    )
+
+
+def test_a_window_of_lengths_is_a_queue_and_logs_are_no_state() -> None:
+    module = net()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    window = deque([torch.tensor(0.1), torch.tensor(0.2), torch.tensor(0.3)], maxlen=3)
+    log: list[Tensor] = []
+    by_name: dict[str, list[Any]] = defaultdict(list)
+
+    def update() -> None:
+        length = lengths_of_gradients(module)
+        window.append(length)
+        log.append(length)
+        by_name["weight"].append(module[0].weight.norm().item())
+        by_name["text"].append(f"{length:.3f}")
+        for p in module.parameters():
+            assert p.grad is not None
+            p.grad.mul_(torch.stack(list(window)).mean() / length)
+        optimizer.step()
+
+    graph, _ = trained_alike(module, update, None)
+    held = set(graph.initial_state())
+    assert {"window.1", "window.2"} <= held and not any(name.startswith("log") for name in held)
+
+
+def test_one_tensor_in_two_places_that_go_apart_is_named() -> None:
+    module = net()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    window = [torch.tensor(0.5)] * 3
+
+    def update() -> None:
+        window.append(lengths_of_gradients(module))
+        window.pop(0)
+        torch.nn.utils.clip_grad_value_(module.parameters(), 0.01)
+        for p in module.parameters():
+            assert p.grad is not None
+            p.grad.mul_(torch.stack(window).mean())
+        optimizer.step()
+
+    with pytest.raises(UpdateRefused, match=r"'window\.2', which 'window\.0' holds, too: .*clone"):
+        exported(module, update)
+    window[:] = [value.clone() for value in window]
+    trained_alike(module, update, None)
+
+
+class Slotted:
+    """State where no search looks."""
+
+    __slots__ = ("scale",)
+
+    def __init__(self) -> None:
+        self.scale = torch.tensor(1.0)
+
+
+def test_state_where_the_export_does_not_look_is_named() -> None:
+    module, held = net(), Slotted()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+
+    def update() -> None:
+        held.scale = held.scale * 0.9
+        for p in module.parameters():
+            assert p.grad is not None
+            p.grad.mul_(held.scale)
+        optimizer.step()
+
+    with pytest.raises(UpdateRefused, match=r"does not look .*__slots__"):
+        exported(module, update)
+
+
+def test_an_update_of_complex_parameters_is_refused_by_name() -> None:
+    module = ComplexGain()
+    with pytest.raises(UpdateRefused, match="complex numbers: name an optimizer"):
+        exported(module, optim.Adam(module.parameters()))
+    assert exported(module, "adam").unchecked == ""
+
+
+class ComplexGain(nn.Module):
+    """A learned filter, whose transform is that of a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kernel = nn.Parameter(torch.randn(4))
+        self.gain = nn.Parameter(torch.randn(3, dtype=torch.complex64))
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(x) * self.gain * torch.fft.rfft(self.kernel)
+        return self.last(torch.fft.irfft(spectrum, n=4))
 
 
 def test_a_target_network_follows_in_the_update() -> None:

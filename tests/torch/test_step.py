@@ -290,6 +290,41 @@ def test_what_the_graph_has_as_constants_may_not_change() -> None:
     step(X, Y).backward()
 
 
+class Moving(nn.Module):
+    """State that the step assigns, a parameter that it writes, and a flag that decides."""
+
+    centered: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("centered", torch.tensor(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.last.weight.div_(self.last.weight.norm(dim=1, keepdim=True))
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.last(x - self.mean if self.centered else x)
+
+
+@pytest.mark.usefixtures("unplanned")
+def test_state_that_the_step_changes_and_a_flag_that_may_not() -> None:
+    module, eager = Moving(), Moving()
+    step = made(module)
+    for number in range(3):
+        for one, loss in ((module, step(X, Y)), (eager, F.cross_entropy(eager(X), Y))):
+            one.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                one.last.weight -= (number + 1) * one.last.weight.grad
+        agrees(module, eager)
+    module.centered.fill_(0)
+    with pytest.raises(UsageError, match="'centered' has changed"):
+        step(X, Y)
+
+
 @pytest.mark.usefixtures("unplanned")
 def test_what_a_loss_function_reads_besides_may_not_change() -> None:
     weight, sum_of = 0.5, torch.ones(3)

@@ -19,9 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from planner.export.apart.indexing import place_in
+
 
 def assigned(x: Tensor, index: Any, value: Any) -> None:
     """Perform `x[index] = value` by `torch.where` for these forms, and by PyTorch for others."""
+    if (split := place_in(x, index)) is not None:
+        chosen, rest = split
+        row = x[chosen].clone()
+        assigned(row, rest, value)
+        x[chosen] = row
+        return
     parts = index if isinstance(index, tuple) else (index,)
     masks = [p for p in parts if isinstance(p, Tensor) and p.dtype == torch.bool]
     rows = [p for p in parts if _is_row(p)]

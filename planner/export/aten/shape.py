@@ -8,7 +8,16 @@ from torch import fx
 
 from planner.export.aten.registry import Lowering, Result, dtype_of, lowers, rank_of, shape_of
 
-_VIEWS = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
+_VIEWS = (
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "unsqueeze",
+    "squeeze",
+    "squeeze.dim",
+    "squeeze.dims",
+    "squeeze_.dim",
+)
 
 
 @lowers("alias", "detach", "clone")

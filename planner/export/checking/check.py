@@ -155,7 +155,8 @@ class _Comparison:
 
     @cached_property
     def _judge(self) -> StepJudge:
-        return StepJudge(step=self.step, joint=self.joint)
+        rewritten = self.update.rewritten if self.update else ()
+        return StepJudge(step=self.step, joint=self.joint, rewritten=rewritten)
 
     def run(self) -> str:
         """Compare the steps; return why they could not be compared, or "" where they are the same.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,10 +45,15 @@ def values_of(graph: fx.Graph) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class StepJudge:
-    """The judge of one step, run by the graph and by PyTorch."""
+    """The judge of one step, run by the graph and by PyTorch.
+
+    Attributes:
+        rewritten: tensors whose new value is the update's, which is judged apart.
+    """
 
     step: TrainingStep
     joint: JointGraph
+    rewritten: Container[str] = ()
 
     def wrong(self, ours: Arrays, theirs: Ran) -> str:
         """Name the first difference, of loss, results and gradients, then of state; "" for none."""
@@ -95,12 +100,17 @@ class StepJudge:
     def _wrong_state(self, ours: Arrays, theirs: Ran) -> str:
         """Name the first parameter or buffer with another value after the step; "" for none."""
         _, allowed = self.allowed
-        for name in self.joint.updated_buffers:
+        for name in self._changed:
             array = theirs.state[name]
             share = _of(array, allowed)
             if not is_near(ours[name + UPDATED_SUFFIX], array, share, floor=_LEAST):
                 return f"{name!r} has another value after the step"
         return ""
+
+    @property
+    def _changed(self) -> list[str]:
+        """Names of what the step changes, and the graph returns as the step leaves it."""
+        return [name for name in self.joint.updated_buffers if name not in self.rewritten]
 
     @cached_property
     def halves(self) -> set[torch.dtype]:
@@ -141,7 +151,7 @@ class StepJudge:
             return False
         loss, gradient = self.allowed
         least = max([rounding.LEAST, *(torch.finfo(kind).eps for kind in self.halves)])
-        buffers = {name + UPDATED_SUFFIX for name in self.joint.updated_buffers}
+        buffers = {name + UPDATED_SUFFIX for name in self._changed}
         untrained = {LOSS, *theirs.results, *buffers}
         state = {name + UPDATED_SUFFIX for name in theirs.state}
         expected = {n: a for n, a in theirs.arrays.items() if n not in state or n in buffers}

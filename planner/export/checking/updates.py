@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,6 +119,11 @@ class EagerUpdate:
             or self._wrong_state(ours)
             or self._wrong_results(ours, returned)
         )
+
+    @property
+    def rewritten(self) -> Container[str]:
+        """Names of the module's tensors that the function changes."""
+        return self._update.updated
 
     def left(self) -> Arrays:
         """Return the parameters and buffers that the function changes, with their current values."""

@@ -35,6 +35,7 @@ from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
     KeptTensor,
+    ReadOfState,
     TracerFailure,
 )
 from planner.export.lines import line_of_user, lines_of
@@ -69,7 +70,7 @@ class JointGraph:
     gradients: Mapping[str, fx.Node]
     """Gradient of the loss, per parameter."""
     updated_buffers: Mapping[str, fx.Node]
-    """New value of each buffer that the forward pass changes."""
+    """New value of each buffer, or parameter, that the forward pass changes."""
     first_use: Mapping[str, str]
     """Source line at which the forward pass first calls each operator."""
     open: OpenDims
@@ -78,6 +79,8 @@ class JointGraph:
     """Conditions on the open dimensions that the trace assumes."""
     reads: tuple[Read, ...] = ()
     """Values of the example inputs that the graph assumes."""
+    decided: tuple[str, ...] = ()
+    """Buffers whose values decided what is traced."""
 
 
 class _Shapes(ShapeEnv):
@@ -132,6 +135,8 @@ def trace(
         try:
             return _trace(Functional(step), step.module, inputs, dims)
         except DataDependentControlFlow as error:
+            if isinstance(error, ReadOfState) and not specialize:
+                raise
             found = _trace_exported(step, inputs, dims)
             if found is not None:
                 return found
@@ -188,9 +193,12 @@ def _reads(step: TrainingStep, inputs: Mapping[str, Tensor]) -> tuple[Read, ...]
     """Run the step; return the values that its Python reads of the example inputs."""
     parameters, buffers = dict(step.module.named_parameters()), dict(step.module.named_buffers())
     with contextlib.closing(Functional(step)) as functional:
-        return read_in_a_run(
-            lambda tensors: functional(tensors, list(inputs.values())), parameters, buffers
-        )
+
+        def run(tensors: dict[str, Tensor]) -> None:
+            functional(tensors, list(inputs.values()))
+            tensors.update(functional.assigned)
+
+        return read_in_a_run(run, parameters, buffers)
 
 
 @contextlib.contextmanager
@@ -227,7 +235,7 @@ def _joint(
     flow = gradient_flow(functional, module, inputs)
     shapes = _Shapes()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    flat = Flat(functional, flow.results)
+    flat = Flat(functional, flow.results, flow.changed)
     with mode:
         for name, tensor in flow.trained.items():
             flat.add(name, blank(tensor), trained=True)
@@ -347,9 +355,12 @@ def _read_signature(
             inputs[next(names)] = node
 
     # The signature's `loss_output` is wrong when buffers change. Count instead: new buffers and inputs
-    # that the step overwrites, the loss and the other results, then one gradient per parameter.
+    # that the step overwrites, the loss and the other results, tensors that it changes otherwise, then
+    # one gradient per parameter.
     (results,) = traced.graph.find_nodes(op="output")[0].args
     made = results[: -len(parameters)]
+    at = len(made) - len(flow.changed)
+    made, changed_otherwise = made[:at], made[at:]
     updated, (loss, *others) = made[: -len(flow.results)], made[-len(flow.results) :]
     gradients = results[-len(parameters) :]
     changed = signature.buffers_to_mutate
@@ -362,8 +373,10 @@ def _read_signature(
         outputs=dict(zip(flow.results[1:], others, strict=True)),
         gradients=dict(zip(parameters, gradients, strict=True)),
         updated_buffers={
-            original[changed[node.name]]: node for node in updated if node.name in changed
+            **{original[changed[node.name]]: node for node in updated if node.name in changed},
+            **dict(zip(flow.changed, changed_otherwise, strict=True)),
         },
         first_use=flow.first_use,
         open=open,
+        decided=flow.decided,
     )

@@ -3,7 +3,8 @@
 `if mask.any():` and `labels.nonzero()` decide what is computed next, and a trace on shapes has no values.
 On request, the step runs once, and records each value that it reads by source line. The trace is then
 given the same values, and the graph holds for inputs that give the same values. Values that depend on
-parameters change with every step and are rejected: a second run, with other parameters, finds them.
+parameters, or on state that the step moves, change with every step and are rejected: a run with other
+parameters, and one with the buffers that the first has left, find them.
 """
 
 from __future__ import annotations
@@ -88,18 +89,19 @@ class Read:
 
 
 def read_in_a_run(
-    run: Callable[[Mapping[str, Tensor]], object],
+    run: Callable[[dict[str, Tensor]], object],
     parameters: Mapping[str, Tensor],
     buffers: Mapping[str, Tensor],
 ) -> tuple[Read, ...]:
     """Run a step; return the values that it reads of its tensors, in order.
 
     Args:
-        run: the loss as a function of parameters and buffers by name, which it may change.
+        run: runs the step on parameters and buffers by name, which it may change.
 
     Raises:
         UsageError: a tensor is on the meta device and has no values.
-        DataDependentControlFlow: a value that is read changes with the parameters.
+        DataDependentControlFlow: a value that is read changes with the parameters, or with the buffers
+            that the step before left.
     """
     away = next((n for n, t in {**parameters, **buffers}.items() if t.is_meta), None)
     if away is not None:
@@ -107,26 +109,33 @@ def read_in_a_run(
             f"{away!r} is on the meta device: specialize runs the step to see which values it "
             "reads; leave out specialize, or give the module values"
         )
-    found = _run(run, parameters, buffers)
-    again = _run(run, {name: _changed(t) for name, t in parameters.items()}, buffers)
-    for index, read in enumerate(found):
-        if index >= len(again) or not _same(read, again[index]):
-            raise DataDependentControlFlow(
-                read.line, f"the result of {read.function} changes with the parameters"
-            )
+    found, left = _run(run, parameters, buffers)
+    others = {name: _changed(t) for name, t in parameters.items()}
+    _check_same(found, _run(run, others, buffers)[0], "with the parameters")
+    _check_same(found, _run(run, parameters, left)[0], "from step to step")
     return found
 
 
+def _check_same(found: Sequence[Read], again: Sequence[Read], when: str) -> None:
+    """Raise DataDependentControlFlow where another run reads another value."""
+    for index, read in enumerate(found):
+        if index >= len(again) or not _same(read, again[index]):
+            raise DataDependentControlFlow(
+                read.line, f"the result of {read.function} changes {when}"
+            )
+
+
 def _run(
-    run: Callable[[Mapping[str, Tensor]], object],
+    run: Callable[[dict[str, Tensor]], object],
     parameters: Mapping[str, Tensor],
     buffers: Mapping[str, Tensor],
-) -> tuple[Read, ...]:
+) -> tuple[tuple[Read, ...], dict[str, Tensor]]:
+    """Run a step on copies; return the values that it reads, and the buffers as it leaves them."""
     tensors = {name: tensor.detach().clone() for name, tensor in {**parameters, **buffers}.items()}
     with torch.no_grad(), torch.random.fork_rng(devices=()), _Recording() as recording:
         torch.manual_seed(0)
         run(tensors)
-    return tuple(recording.found)
+    return tuple(recording.found), {name: tensors[name] for name in buffers}
 
 
 def _changed(tensor: Tensor) -> Tensor:

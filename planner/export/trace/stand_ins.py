@@ -15,9 +15,10 @@ from torch.nn.modules.adaptive import _ASMoutput
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from planner.export.apart import linalg
+from planner.export.apart import foreach, linalg
 from planner.export.apart.assigning import assigned
 from planner.export.apart.ctc import ctc_loss
+from planner.export.apart.indexing import narrowed, place_in
 from planner.export.apart.recurrent import by_layer
 from planner.export.apart.sampling import grid_sample
 from planner.export.errors import ExportError, at
@@ -33,6 +34,9 @@ from planner.export.trace.losses import (
 _GROUPED: Any = torch.__dict__["_grouped_mm"]
 """The function that `torch.nn.functional.grouped_mm` calls."""
 
+
+_DATA: Any = Tensor.data
+"""The attribute `data`, whose assignment is a function, too."""
 
 _REAL_GRADIENTS = frozenset(
     {torch.ops.aten.slice_scatter.default, torch.ops.aten.select_scatter.default}
@@ -66,7 +70,12 @@ class StandIns(TorchFunctionMode):
             x, mask = args if func is Tensor.__getitem__ else _as_large(*args)
             args = (x, _places(mask))
             func = Tensor.__getitem__ if isinstance(args[1], tuple) else func
+        elif func is Tensor.__setitem__ and _is_each(args[2]):
+            args = (args[0], _places(args[1]), args[2])
         kwargs = kwargs or {}
+        _check_dense(args)
+        if getattr(func, "__name__", "").startswith(foreach.PREFIX):
+            return foreach.one_by_one(func.__name__, args, kwargs)
         if func in _READS and isinstance(args[0], Tensor):
             return _READS[func](args[0])
         if func is nn.functional.embedding or func is nn.functional.embedding_bag:
@@ -101,6 +110,24 @@ def _dense(options: dict[str, Any]) -> dict[str, Any]:
             "torch.embedding_renorm_ between the steps, or scale the rows that are read in the module"
         )
     return {**options, "sparse": False}
+
+
+def _check_dense(args: Any) -> None:
+    """Raise ExportError where an operand is sparse, which no graph has."""
+    for part in args:
+        if isinstance(part, Tensor) and part.layout is not torch.strided:
+            raise ExportError(
+                f"a tensor in layout {part.layout}, of shape {list(part.shape)}, is read{at(_line())}; "
+                "a graph has dense tensors; keep it so (to_dense()), or add rows by index_add"
+            )
+
+
+def _set_data(x: Tensor, value: Tensor) -> None:
+    """Perform `x.data = value` as a copy, which a trace sees."""
+    if (x.shape, x.dtype) == (value.shape, value.dtype):
+        x.data.copy_(value)
+    else:
+        x.data = value
 
 
 def _packed(*_: Any, **__: Any) -> Any:
@@ -188,12 +215,29 @@ def _as_large(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return x.expand(shape), mask
 
 
+def _is_each(value: Any) -> bool:
+    """Tell whether a value that is assigned by a mask has an entry for each of its places."""
+    return isinstance(value, Tensor) and value.dim() > 0 and value.numel() != 1
+
+
 def _places(index: Any) -> Any:
-    """Return an index with a constant mask replaced by the positions of its True elements."""
+    """Return an index with constant masks replaced by the positions of their True elements."""
+    if isinstance(index, tuple):
+        parts = (_places(part) for part in index)
+        split = (part if isinstance(part, tuple) else (part,) for part in parts)
+        return tuple(part for some in split for part in some)
     if type(index) is not Tensor or index.dtype != torch.bool or not index.dim() or index.is_meta:
         return index
     with _disable_current_modes():
         return tuple(place.clone() for place in index.nonzero().unbind(1))
+
+
+def _item(x: Tensor, index: Any) -> Tensor:
+    """Compute `x[index]`, in which a traced tensor of rank 0 may stand for a number."""
+    while (split := place_in(x, index)) is not None:
+        chosen, index = split
+        x = x[chosen]
+    return x[index]
 
 
 def _cov(x: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
@@ -273,7 +317,10 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 _INSTEAD: dict[Any, Callable[..., Any]] = {
     _GROUPED: _grouped_mm,
+    Tensor.__getitem__: _item,
     Tensor.__setitem__: assigned,
+    **dict.fromkeys((torch.narrow, Tensor.narrow), narrowed),
+    _DATA.__set__: _set_data,
     torch.__dict__["_C"]._VariableFunctions._pack_padded_sequence: _packed,
     **dict.fromkeys((torch.bincount, Tensor.bincount), _bincount),
     torch.bilinear: _bilinear,

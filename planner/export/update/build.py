@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.optim import Optimizer
 
 from planner.export.errors import UpdateRefused
@@ -23,7 +25,7 @@ from planner.export.update.graph import substituted
 from planner.export.update.joining import either, flat
 from planner.export.update.optimizers import Rates, check
 from planner.export.update.outcome import Installed, Key, Update, UpdateOutcome, key_of
-from planner.export.update.reach import Path, Reach, name_of
+from planner.export.update.reach import Path, Reach, ValuePlace, name_of
 from planner.export.update.redirect import plainly
 from planner.export.update.trace import Tracer
 from planner.export.update.traced import STARTED, State, TracedUpdate, needed, tensors_of
@@ -150,7 +152,8 @@ class _Building:
         for path, node in first.created.items():
             item = installed[path]
             value = self.rates.value_of(tracer, node)
-            values[path] = torch.zeros(()).expand(item.shape) if value is None else value
+            zeros = torch.zeros((), dtype=item.dtype).expand(item.shape)
+            values[path] = zeros if value is None else value
             into = tracer.input(item.name, item.shape, item.dtype)
             put[into] = tracer.merged.full(0, into.meta["val"]) if value is None else node
             if path in tracer.absent:
@@ -267,6 +270,8 @@ class _Building:
             leaf, into = tracer.leaves.get(key), None
             if leaf is None or node is (into := tracer.input_of(key)):
                 continue
+            if path is not None:
+                self._check_alone(path, node, outcome, places)
             if key in module_names:
                 updated[module_names[key]] = node
             elif key not in self.names:
@@ -280,6 +285,20 @@ class _Building:
             yes = tracer.merged.constant(torch.tensor(True))
             state[STARTED] = State(name=STARTED, node=flag, new=yes, initial=torch.tensor(False))
         return self._written(updated, state, outcome.results, installed)
+
+    def _check_alone(
+        self, path: Path, node: fx.Node, outcome: UpdateOutcome, places: Mapping[Path, ValuePlace]
+    ) -> None:
+        """Raise UpdateRefused where the tensor that a place loses stays in another place."""
+        tensor = places[path].value
+        for other, place in places.items():
+            is_shared = isinstance(place.value, Tensor) and key_of(place.value) == key_of(tensor)
+            if is_shared and outcome.places.get(other) is not node:
+                one, beside = (name_of(p, self.parameters) for p in (path, other))
+                raise UpdateRefused(
+                    f"it replaces the tensor in {one!r}, which {beside!r} holds, too: give each a "
+                    "tensor of its own (clone())"
+                )
 
     def _apart(self, name: str) -> None:
         """Give each parameter its own name for a value that differs between parameters."""
@@ -305,6 +324,14 @@ class _Building:
         graph = tracer.merged.graph
         graph.output(tuple(dict.fromkeys(outputs)))
         graph.eliminate_dead_code()
+        for part in graph.find_nodes(op="get_attr"):
+            if isinstance(
+                getattr(tracer.merged.root, str(part.target)), FakeTensor | FunctionalTensor
+            ):
+                raise UpdateRefused(
+                    "it keeps a tensor where the export does not look (an object with __slots__, "
+                    "a class, an iterator): keep it in an attribute of an object, a list or a dict"
+                )
         return self._with_constants(updated, state, results)
 
     def _with_constants(

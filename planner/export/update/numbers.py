@@ -62,7 +62,7 @@ class Numbers(TorchFunctionMode):
             return number_of(args[0])
         if func is Tensor.__bool__ or func is torch.is_nonzero:
             return self._decide(args[0])
-        if func is Tensor.__format__ and not args[1]:
+        if func is Tensor.__format__:  # for a log, which shows no value
             return object.__format__(args[0], "")
         if func in _READS:
             raise DataDependentUpdate(

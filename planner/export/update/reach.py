@@ -1,13 +1,14 @@
 """Find the tensors and numbers that a function can reach, by the place that holds them.
 
 The search starts at the function's variables and follows closures, globals that it names, attributes,
-lists and dicts. `ema.shadow["0.weight"]` is such a place. It sees what a loop assigns to a place, and
-restores what a trial run changes.
+lists, queues and dicts. `ema.shadow["0.weight"]` is such a place. It sees what a loop assigns to a place,
+and restores what a trial run changes.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -22,6 +23,9 @@ _MOST_ELEMENTS = 10_000
 _LIBRARIES = frozenset({"torch", "numpy", "planner"})
 """Libraries whose functions' globals do not belong to a loop."""
 
+_CONTAINERS = (dict, list, deque)
+"""Types of containers whose entries may be assigned."""
+
 Path = tuple[Any, ...]
 """Path of a place: the name of a root, then attributes, keys and indices.
 
@@ -31,7 +35,7 @@ A tensor that is a key stands for itself in the path.
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """A place that holds a value: `key` in `holder`, a dict or list, or a closure's cell."""
+    """A place that holds a value: `key` in `holder`, a dict, list or queue, or a closure's cell."""
 
     path: Path
     holder: Any
@@ -70,7 +74,7 @@ class Reach:
     def keep(self) -> None:
         """Save the contents of all containers and variables that are not saved yet."""
         for path, value in self._walk():
-            if isinstance(value, dict | list):
+            if isinstance(value, _CONTAINERS):
                 self._kept.setdefault(id(value), (value, value.copy()))
             if isinstance(value, FunctionType):
                 for place in _places_in(path, value):
@@ -84,11 +88,11 @@ class Reach:
     def put_back(self) -> None:
         """Restore all containers and variables to their saved contents."""
         for container, was in self._kept.values():
-            if isinstance(container, list):
-                container[:] = was
-            else:
-                container.clear()
+            container.clear()
+            if isinstance(container, dict):
                 container.update(was)
+            else:
+                container.extend(was)
         for place, was in self._variables.values():
             if place.value is not was:
                 place.put(was)
@@ -107,8 +111,8 @@ class Reach:
         }
 
     def put(self, values: Mapping[Path, Any]) -> None:
-        """Put values in places; create missing dicts on the way."""
-        containers = {path: held for path, held in self._walk() if isinstance(held, dict | list)}
+        """Put values in places; create missing dicts and lists on the way."""
+        containers = {path: held for path, held in self._walk() if isinstance(held, _CONTAINERS)}
         places = self.places()
         for path, value in values.items():
             if path in places:
@@ -117,10 +121,16 @@ class Reach:
             start = max(at for at in range(len(path)) if path[:at] in containers)
             holder = containers[path[:start]]
             for at in range(start, len(path) - 1):
-                made: dict[Any, Any] = {}
-                holder[path[at]] = made
+                made: Any = [] if isinstance(path[at + 1], int) else {}
+                _set(holder, path[at], made)
                 containers[path[: at + 1]] = holder = made
-            holder[path[-1]] = value
+            _set(holder, path[-1], value)
+
+    def has_grown(self, place: ValuePlace) -> bool:
+        """Tell whether a place is a new entry of a list or queue that was kept, as of a log."""
+        if not isinstance(place.holder, list | deque) or id(place.holder) not in self._kept:
+            return False
+        return place.key >= len(self._kept[id(place.holder)][1])
 
     def _objects(self) -> Iterator[Any]:
         for _, value in self._walk():
@@ -141,8 +151,16 @@ class Reach:
             waiting += [((*path, key), part) for key, part in reversed(list(_parts(value)))]
 
 
+def _set(holder: Any, key: Any, value: Any) -> None:
+    """Put a value into a container; a list takes the next entry, too."""
+    if isinstance(holder, list | deque) and key == len(holder):
+        holder.append(value)
+    else:
+        holder[key] = value
+
+
 def _has_parts(value: Any) -> bool:
-    if isinstance(value, dict | list | tuple):
+    if isinstance(value, (*_CONTAINERS, tuple)):
         return len(value) <= _MOST_ELEMENTS
     if isinstance(value, FunctionType | MethodType | functools.partial):
         return True
@@ -152,7 +170,7 @@ def _has_parts(value: Any) -> bool:
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the parts of a value with their names in a path."""
-    if isinstance(value, dict | list | tuple):
+    if isinstance(value, (*_CONTAINERS, tuple)):
         yield from _entries(value)
     elif isinstance(value, FunctionType):
         for place in _places_in((), value):
@@ -197,7 +215,7 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
 
 def _places_in(path: Path, value: Any) -> Iterator[ValuePlace]:
     """Yield the places directly within a value."""
-    if isinstance(value, dict | list):
+    if isinstance(value, _CONTAINERS):
         for key, _ in _entries(value):
             yield ValuePlace((*path, key), value, key)
     elif isinstance(value, FunctionType):

@@ -17,12 +17,11 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from planner.export.apart.foreach import PREFIX, one_by_one
 from planner.export.errors import DataDependentUpdate
 from planner.export.lines import line_of_user
 
 _aten = torch.ops.aten
-
-_FOREACH = "aten::_foreach_"
 
 
 @contextlib.contextmanager
@@ -64,8 +63,9 @@ class Redirected(TorchDispatchMode):
         args, kwargs = pytree.tree_map_only(Tensor, self._of, (args, kwargs or {}))
         if func in _TAKEN_APART:
             return _TAKEN_APART[func](*args, **kwargs)
-        if func._schema.name.startswith(_FOREACH):
-            return _one_by_one(func, args, kwargs)
+        name = func._schema.name.removeprefix("aten::")
+        if name.startswith(PREFIX):
+            return one_by_one(name, args, kwargs)
         found = func(*args, **kwargs)
         if isinstance(found, Tensor) and not func._schema.is_mutable:
             self._made(found)
@@ -73,22 +73,6 @@ class Redirected(TorchDispatchMode):
 
     def _of(self, tensor: Tensor) -> Tensor:
         return tensor if isinstance(tensor, FunctionalTensor) else self._stand_in(tensor)
-
-
-def _one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operator on lists of tensors as one operator for each element."""
-    name = func._schema.name.removeprefix(_FOREACH)
-    operator = getattr(_aten, name)
-    count = max(len(arg) for arg in args if isinstance(arg, list | tuple))
-
-    def at(value: Any, index: int) -> Any:
-        return value[index] if isinstance(value, list | tuple) else value
-
-    results = [
-        operator(*(at(arg, i) for arg in args), **{key: at(v, i) for key, v in kwargs.items()})
-        for i in range(count)
-    ]
-    return None if not func._schema.returns else results
 
 
 def _unscale(gradients: list[Tensor], found_inf: Tensor, inverse: Tensor) -> None:

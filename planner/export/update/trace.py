@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -48,6 +49,11 @@ from planner.export.update.schedules import schedules_refused
 _MOST_PATHS = 32
 """Largest number of paths through a function's branches."""
 
+
+WITH_COMPLEX = (
+    'it computes with complex numbers: name an optimizer of planner\'s own ("adamw", "sgd"), or keep '
+    "the parameter in real numbers and use torch.view_as_complex in the module"
+)
 
 _COUNTS = frozenset({"_opt_called", "_step_count"})
 """Counters by which PyTorch's schedulers detect, and warn of, a wrong order of calls."""
@@ -212,6 +218,7 @@ class _Pass:
         self._first: dict[int, fx.Node] = {}
         self._installed: dict[Path, FunctionalTensor] = {}
         self._imported: Imported | None = None
+        self._lists: set[int] = set()
 
     def trace(
         self,
@@ -236,7 +243,11 @@ class _Pass:
                 hooked(self),
             ):
                 self._install(installed)
-                held = {p: place.value for p, place in self.tracer.reach.places().items()}
+                places = self.tracer.reach.places()
+                held = {path: place.value for path, place in places.items()}
+                self._lists = {
+                    id(p.holder) for p in places.values() if isinstance(p.holder, list | deque)
+                }
                 self._results(update(), outcome)
                 self._collect(held, outcome)
             return ()
@@ -247,6 +258,8 @@ class _Pass:
         except (ExportError, UsageError):
             raise
         except Exception as error:
+            if any(leaf.tensor.is_complex() for leaf in self.tracer.leaves.values()):
+                raise UpdateRefused(WITH_COMPLEX) from error
             line = line_of_user(traceback.extract_tb(error.__traceback__))
             raise UpdateFailure(line, error) from error
         return outcome
@@ -346,6 +359,10 @@ class _Pass:
         for path, place in self.tracer.reach.places().items():
             value = place.value
             was = held.get(path)
+            if path not in held and (
+                id(place.holder) in self._lists or self.tracer.reach.has_grown(place)
+            ):
+                continue  # a log; where the update reads it, the comparison finds another step
             if isinstance(value, Tensor) and (value is not was or path in self._installed):
                 outcome.places[path] = self.node_of(value)
                 if path not in self._installed and not isinstance(was, Tensor | int | float):

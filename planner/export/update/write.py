@@ -12,6 +12,7 @@ from planner.export.aten.registry import dtype_of
 from planner.export.errors import UpdateRefused
 from planner.export.optim import UPDATED_SUFFIX, StateTensor
 from planner.export.trace.joint import JointGraph
+from planner.export.update.trace import WITH_COMPLEX
 from planner.export.update.traced import TracedUpdate
 from planner.export.write.dtypes import array_of, numpy_dtype
 from planner.export.write.emit import Value
@@ -26,7 +27,7 @@ def write_update(
     The step's gradients must be named already.
     """
     if any(is_complex(node.meta.get("val")) for node in update.module.graph.nodes):
-        raise UpdateRefused("it computes with complex numbers: use planner.export.optim")
+        raise UpdateRefused(WITH_COMPLEX)
     builder = lowering.builder
     for name, node in update.fed.items():
         lowering.values[node] = _value_of(name, update, joint, lowering)
@@ -59,7 +60,8 @@ def _value_of(name: str, update: TracedUpdate, joint: JointGraph, lowering: Lowe
         return name
     if name not in update.updated:
         return f"{name}{UPDATED_SUFFIX}"
-    return lowering.operand(joint.updated_buffers[name], dtype_of(joint.buffers[name]))
+    held = {**joint.parameters, **joint.buffers}[name]
+    return lowering.operand(joint.updated_buffers[name], dtype_of(held))
 
 
 def _initial(tensor: Tensor) -> float | np.ndarray:

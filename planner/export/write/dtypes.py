@@ -17,6 +17,7 @@ _NUMPY = {
     torch.bfloat16: ml_dtypes.bfloat16,
     torch.int64: np.int64,
     torch.int32: np.int32,
+    torch.int16: np.int16,
     torch.int8: np.int8,
     torch.uint8: np.uint8,
     torch.bool: np.bool_,

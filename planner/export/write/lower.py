@@ -134,8 +134,11 @@ def _outputs(
         for key, node in joint.gradients.items()
     }
     rewritten = optimizer.updated if isinstance(optimizer, TracedUpdate) else {}
+    if optimizer is not None and not isinstance(optimizer, TracedUpdate):
+        rewritten = joint.parameters
+    held = {**joint.parameters, **joint.buffers}
     buffers = [
-        output_of(lowering, node, key + UPDATED_SUFFIX, dtype_of(joint.buffers[key]))
+        output_of(lowering, node, key + UPDATED_SUFFIX, dtype_of(held[key]))
         for key, node in joint.updated_buffers.items()
         if key not in rewritten
     ]
@@ -149,7 +152,9 @@ def _outputs(
     else:
         trained = {
             key: Trained(
-                shape=tuple(int(dim) for dim in shape_of(node)), dtype=numpy_dtype(dtype_of(node))
+                shape=tuple(int(dim) for dim in shape_of(node)),
+                dtype=numpy_dtype(dtype_of(node)),
+                value=lowering.operand(joint.updated_buffers.get(key, node), dtype_of(node)),
             )
             for key, node in joint.parameters.items()
         }
