@@ -4,7 +4,8 @@ ExportError
 ├── UnsupportedOperator       an ATen operator, or a form of one, without a lowering rule
 ├── UnsupportedKernel         ONNX Runtime's CPU provider has no kernel for the operator in this type
 ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
-│   └── ReadOfState           of a buffer that the step changes
+│   ├── ReadOfState           of a buffer that the step changes
+│   └── MovingRead            of what another step gives another value
 ├── InvalidLoss               the loss is not a scalar, or depends on no parameter
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer rejects the step
@@ -103,6 +104,17 @@ class ReadOfState(DataDependentControlFlow):
             "torch.where in place of a branch, and an index that is a tensor in place of a number "
             "(x[:, (place + torch.arange(n)) % size] = rows); where the first run alone takes a branch "
             "(if not self.ready), run the module once before the export",
+        )
+
+
+class MovingRead(DataDependentControlFlow):
+    """The module reads a value that is another one in the next step."""
+
+    def __init__(self, where: str, function: str) -> None:
+        super().__init__(
+            where,
+            f"the result of {function} changes from step to step: where the first run alone takes a "
+            "branch, as of an observer, run the module once before the export",
         )
 
 

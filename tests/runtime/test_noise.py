@@ -13,6 +13,7 @@ from planner.results.verification import OutputComparison
 from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare, judged
 from planner.runtime.judge.noise import rounding_judged
+from planner.runtime.options import Opening
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -41,7 +42,9 @@ def judged_against(tmp_path: Path, other: dict[str, np.ndarray]) -> list[OutputC
     model = ModelInMemory(data=path.read_bytes(), folder=tmp_path)
     own = model.run(FEEDS, level="all", threads=1)
     comparisons = [compare(name, own[name], other.get(name, own[name])) for name in own]
-    found, notes = rounding_judged(comparisons, path, lambda: FEEDS, level="all", threads=1, seed=0)
+    found, notes = rounding_judged(
+        comparisons, path, lambda: FEEDS, opening=Opening(threads=1), seed=0
+    )
     assert len(notes) == sum(a != b for a, b in zip(found, comparisons, strict=True))
     return list(found)
 

@@ -35,6 +35,7 @@ from planner.export.errors import (
     DataDependentControlFlow,
     ExportError,
     KeptTensor,
+    MovingRead,
     ReadOfState,
     TracerFailure,
 )
@@ -156,12 +157,18 @@ def _trace_specialized(
 
 
 def _can_specialize(step: TrainingStep, inputs: Mapping[str, Tensor], dims: OpenDims) -> bool:
-    """Tell whether a specialized trace succeeds; False for a large step, which is not run."""
+    """Tell whether a specialized trace succeeds; False for a large step, which is not run.
+
+    Raises:
+        MovingRead: a value that is read is another one in the next step.
+    """
     if sum(t.numel() for t in (*step.parameters(), *step.buffers())) > _MOST_NUMBERS:
         return False
     with undisturbed():
         try:
             _trace_specialized(step, inputs, dims)
+        except MovingRead:
+            raise
         except Exception:  # the caller's error says more than any raised here
             return False
     return True

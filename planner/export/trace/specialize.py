@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from planner.errors import UsageError
-from planner.export.errors import DataDependentControlFlow
+from planner.export.errors import DataDependentControlFlow, MovingRead
 from planner.export.lines import line_of_user
 
 _NUMBERS: Mapping[Any, Callable[[Any], Any]] = {
@@ -111,18 +111,21 @@ def read_in_a_run(
         )
     found, left = _run(run, parameters, buffers)
     others = {name: _changed(t) for name, t in parameters.items()}
-    _check_same(found, _run(run, others, buffers)[0], "with the parameters")
-    _check_same(found, _run(run, parameters, left)[0], "from step to step")
+    if (read := _other(found, _run(run, others, buffers)[0])) is not None:
+        raise DataDependentControlFlow(
+            read.line, f"the result of {read.function} changes with the parameters"
+        )
+    if (read := _other(found, _run(run, parameters, left)[0])) is not None:
+        raise MovingRead(read.line, read.function)
     return found
 
 
-def _check_same(found: Sequence[Read], again: Sequence[Read], when: str) -> None:
-    """Raise DataDependentControlFlow where another run reads another value."""
+def _other(found: Sequence[Read], again: Sequence[Read]) -> Read | None:
+    """Return the first read that gives another value in another run."""
     for index, read in enumerate(found):
         if index >= len(again) or not _same(read, again[index]):
-            raise DataDependentControlFlow(
-                read.line, f"the result of {read.function} changes {when}"
-            )
+            return read
+    return None
 
 
 def _run(

@@ -18,7 +18,7 @@ from planner.errors import ModelError
 from planner.results.verification import OutputComparison
 from planner.runtime.inmemory import Array, ModelInMemory
 from planner.runtime.judge.compare import compare
-from planner.runtime.options import Level
+from planner.runtime.options import Opening, default_threads
 
 _TRIES = 3
 """Runs on moved inputs: where rounding opens or shuts a ReLU, one alone may move little by chance."""
@@ -34,25 +34,25 @@ def rounding_judged(
     feeds: Callable[[], Mapping[str, Array]],
     *,
     drawn: Collection[str] = (),
-    level: Level,
-    threads: int,
+    opening: Opening,
     seed: int,
 ) -> tuple[tuple[OutputComparison, ...], tuple[str, ...]]:
     """Return the comparisons, those of rounding alone as near, and a note on these.
 
     Args:
         feeds: makes the inputs of one run.
+        opening: how the original's session is opened.
         drawn: outputs that depend on random numbers, which move by themselves.
     """
     far = [c for c in comparisons if not c.is_near and math.isfinite(c.max_abs_diff)]
     far = [c for c in far if c.name not in drawn]
     if not far:
         return tuple(comparisons), ()
-    names = {c.name for c in far}
+    names, threads = {c.name for c in far}, opening.threads or default_threads()
     model = ModelInMemory(data=original.read_bytes(), folder=original.parent)
 
     def outputs(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        found = model.run(inputs, level=level, threads=threads, seed=seed)
+        found = model.run(inputs, level=opening.level, threads=threads, seed=seed)
         return {name: array for name, array in found.items() if name in names}
 
     random = np.random.default_rng(seed)

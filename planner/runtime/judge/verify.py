@@ -368,8 +368,7 @@ class CpuJob:
                 self.paths["original"],
                 lambda: with_own(self.inputs, written_inputs(self.graphs["original"])),
                 drawn=drawn_outputs(self.graphs["original"]),
-                level=self._default_level,
-                threads=threads,
+                opening=replace(self._opening_of("original"), threads=threads),
                 seed=self.seed,
             )
             self.notes += notes
