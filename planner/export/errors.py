@@ -5,7 +5,7 @@ ExportError
 ├── UnsupportedKernel         ONNX Runtime's CPU provider has no kernel for the operator in this type
 ├── DataDependentControlFlow  the module's Python branches on the values of a tensor
 │   ├── ReadOfState           of a buffer that the step changes
-│   └── MovingRead            of what another step gives another value
+│   └── MovingRead            of what differs from step to step
 ├── InvalidLoss               the loss is not a scalar, or depends on no parameter
 ├── ModuleFailure             the module or the loss raises on the example inputs
 ├── TracerFailure             PyTorch's tracer rejects the step
@@ -108,7 +108,7 @@ class ReadOfState(DataDependentControlFlow):
 
 
 class MovingRead(DataDependentControlFlow):
-    """The module reads a value that is another one in the next step."""
+    """The module reads a value that differs from step to step."""
 
     def __init__(self, where: str, function: str) -> None:
         super().__init__(

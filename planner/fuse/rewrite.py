@@ -24,19 +24,21 @@ from planner.targets.target import FusedKernels
 
 _MOST_AXES = 4
 
+Members = tuple[str, ...]
+"""Names of the operations that a node replaces, then of those that it computes again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
     """A model with groups fused.
 
     Attributes:
-        members: names of the operations that each new node replaces, then of those that it computes
-            again, by its name.
+        members: members of each new node, by the node's name.
         order: names of all nodes, in a valid order close to the given one.
     """
 
     model: ir.Model
-    members: Mapping[str, tuple[str, ...]]
+    members: Mapping[str, Members]
     order: tuple[str, ...]
 
 
@@ -121,15 +123,15 @@ def with_fusion(
     fused = frozenset(op for group in found for op in group.operations)
     groups = with_again(ground, found)
     programs = _programs(ground, groups, fused)
-    large = (
+    direct = (
         [*filter(is_asked, direct_convolutions(model, graph))]
         if kernels.convolutions and not only_exact
         else []
     )
-    if not programs and not large:
+    if not programs and not direct:
         return None
     build = _GroupWriter(model.clone(), graph)
-    members: dict[str, tuple[str, ...]] = {name: (name,) for name in build.convolve(large)}
+    members: dict[str, Members] = {name: (name,) for name in build.convolve(direct)}
     name_of = {op.id: op.name for op in graph.operations}
     for group, program in programs:
         name = build.put(group, program)

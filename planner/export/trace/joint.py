@@ -160,7 +160,7 @@ def _can_specialize(step: TrainingStep, inputs: Mapping[str, Tensor], dims: Open
     """Tell whether a specialized trace succeeds; False for a large step, which is not run.
 
     Raises:
-        MovingRead: a value that is read is another one in the next step.
+        MovingRead: a value that is read differs from step to step.
     """
     if sum(t.numel() for t in (*step.parameters(), *step.buffers())) > _MOST_NUMBERS:
         return False

@@ -54,7 +54,7 @@ _BY_MASK: frozenset[Any] = frozenset(
     {Tensor.__getitem__, Tensor.masked_select, torch.masked_select, Tensor.__setitem__}
 )
 _OUTSIDE = ""
-"""Stands among the names of buffers for tensors of the module's that are none."""
+"""Name of a tensor that is no buffer, among the names of buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _is_traced(tensor: Tensor) -> bool:
 
 
 def _has_plain_sizes(held: Any) -> bool:
-    """Tell whether no number or shape is symbolic, and all tensors are small."""
+    """Tell whether no number or shape is symbolic."""
     return all(map(_is_plain, _numbers(held)))
 
 
@@ -233,7 +233,7 @@ def _writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
         return func._schema.is_mutable
     name = str(getattr(func, "__name__", ""))
     is_in_place = name.endswith("_") and not name.endswith("__")
-    is_assignment = name == "__setitem__" or (name.startswith("__i") and name in _IN_PLACE)
+    is_assignment = name == "__setitem__" or name in _IN_PLACE
     has_out = kwargs.get("out") is not None or bool(kwargs.get("inplace"))
     return is_in_place or is_assignment or has_out or name == "__set__"
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
+from planner.export.apart.foreach import PREFIX, each
 from planner.export.errors import DataDependentUpdate
 from planner.export.lines import line_of_user
 from planner.export.write.dtypes import HALF
@@ -35,8 +36,6 @@ _READS: Mapping[Any, str] = {
     Tensor.__format__: "a format",
 }
 """Functions that convert a tensor to another Python value."""
-
-_FOREACH = "_foreach_"
 
 _MATH: Mapping[str, Callable[..., Any]] = {
     name: getattr(torch, name)
@@ -71,9 +70,9 @@ class Numbers(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__set__" and func.__self__ is Tensor.data:
             return _assigned(*args)
-        each = _of_each(func)
-        if each.rstrip("_") in _FORMS:
-            return self._one_by_one(each, args, kwargs)
+        listed = _of_each(func)
+        if listed.rstrip("_") in _FORMS:
+            return self._one_by_one(listed, args, kwargs)
         rewritten = _FORMS.get(name.rstrip("_"))
         if rewritten is not None:
             found = rewritten(*args, **kwargs)
@@ -87,11 +86,10 @@ class Numbers(TorchFunctionMode):
         if len(args) > 3:  # addcmul and addcdiv, whose methods take the fourth by name
             args, kwargs = args[:3], {"value": args[3], **kwargs}
 
-        def called(index: int) -> Any:
-            by_name = {key: _at(value, index) for key, value in kwargs.items()}
-            return self.__torch_function__(one, (), [_at(arg, index) for arg in args], by_name)
+        def called(*operands: Any, **options: Any) -> Any:
+            return self.__torch_function__(one, (), operands, options)
 
-        found = tuple(map(called, range(len(args[0]))))
+        found = tuple(each(called, args, kwargs))
         return args[0] if name.endswith("_") else found
 
 
@@ -101,13 +99,7 @@ def _of_each(func: Any) -> str:
     # PyTorch 2.15's names for torch._foreach_*
     if getattr(func, "__module__", "") == "torch.foreach":
         return name
-    return name.removeprefix(_FOREACH) if name.startswith(_FOREACH) else ""
-
-
-def _at(value: Any, index: int) -> Any:
-    """Return an element of a list or of a tensor of numbers, and what is one for all as it is."""
-    is_many = isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.dim())
-    return value[index] if is_many else value
+    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
 
 
 def _assigned(tensor: Tensor, value: Tensor) -> None:

@@ -41,11 +41,14 @@ def rounding_judged(
 
     Args:
         feeds: makes the inputs of one run.
-        opening: how the original's session is opened.
         drawn: outputs that depend on random numbers, which move by themselves.
+        opening: how the original's session is opened.
     """
-    far = [c for c in comparisons if not c.is_near and math.isfinite(c.max_abs_diff)]
-    far = [c for c in far if c.name not in drawn]
+    far = [
+        c
+        for c in comparisons
+        if not c.is_near and math.isfinite(c.max_abs_diff) and c.name not in drawn
+    ]
     if not far:
         return tuple(comparisons), ()
     names, threads = {c.name for c in far}, opening.threads or default_threads()

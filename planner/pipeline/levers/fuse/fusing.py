@@ -9,7 +9,7 @@ from typing import Any
 from planner.choices import FuseMode, least_exact
 from planner.cost.model import fused_us
 from planner.errors import ModelError, UsageError
-from planner.fuse.rewrite import Fused, with_fusion
+from planner.fuse.rewrite import Fused, Members, with_fusion
 from planner.graph.model import Operation, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN
 from planner.pipeline.levers.changed import as_before
@@ -24,9 +24,6 @@ from planner.plan.planfile import Plan
 from planner.request import Levers
 from planner.targets import titles
 from planner.units import format_bytes
-
-Members = tuple[str, ...]
-"""Names of the operations that a node replaces, then of those that it computes again."""
 
 
 class Fusing(Lever):
