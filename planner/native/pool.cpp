@@ -148,10 +148,9 @@ void Pool::put_small(char* at) {
   size_t longest = page->second.free.longest();
   page->second.free.put({piece->first, piece->second});
   page->second.pieces.erase(piece);
-  list(page->first, page->second, longest);
-  if (!page->second.pieces.empty()) return;
+  if (!page->second.pieces.empty()) return list(page->first, page->second, longest);
   put_large(page->first, page->second.page);
-  by_longest_[page->second.free.longest()].erase(page->second.number);
+  by_longest_[longest].erase(page->second.number);
   shared_.erase(page);
 }
 

@@ -9,7 +9,7 @@
 
 #include "fused/processor.h"
 
-#if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
+#ifdef PLANNER_HAS_KINDS
 #include <immintrin.h>
 #endif
 
@@ -21,7 +21,7 @@ constexpr size_t kMostFilters = 16;  // of a task
 
 struct Strips {  // what a block reads: rows of filters, and of the image where a result's first lies
   const float *kernel, *image;
-  size_t count, columns, kernel_row, kernel_filter, image_row;
+  size_t count, columns, kernel_filter, image_row;
 };
 using Block = void (*)(const Strips&, const size_t* offsets, double* to, size_t to_filter);
 struct Taps {  // a filter's elements, and where in the image what each meets first lies
@@ -64,13 +64,8 @@ inline void store(const Lanes& lanes, float* to) { std::memcpy(to, lanes.at, siz
 }  // namespace
 }  // namespace plain
 
-#if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
+#ifdef PLANNER_HAS_KINDS
+PLANNER_FOR_AVX2
 namespace avx2 {
 namespace {
 constexpr size_t kMostSums = 6;
@@ -98,14 +93,8 @@ inline float element(const Lanes& lanes, size_t i) {
 #include "fused/convolution.inc"
 }  // namespace
 }  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx512f,fma"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,fma,prefer-vector-width=512")
-#endif
+PLANNER_FOR_ANY
+PLANNER_FOR_AVX512
 namespace avx512 {
 namespace {
 constexpr size_t kMostSums = 16;
@@ -123,23 +112,13 @@ inline float element(const Lanes& lanes, size_t i) { return lanes[i]; }
 #include "fused/convolution.inc"
 }  // namespace
 }  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+PLANNER_FOR_ANY
 #endif
 
 namespace {
 
 const Blocks& chosen() {
-#if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
-  static const Blocks found = processor().has_avx512 ? avx512::blocks()
-                              : processor().has_fma  ? avx2::blocks()
-                                                     : plain::blocks();
-#else
-  static const Blocks found = plain::blocks();
-#endif
+  static const Blocks found = PLANNER_CHOOSE(blocks());
   return found;
 }
 
@@ -185,7 +164,7 @@ struct Sizes {  // an image and a kernel, in whole numbers
 
 // The filters from `first` on, of one group, over all samples: a sum for each result.
 void add_up(const Window& window, const Sizes& s, const float* image, const float* kernel,
-                   float* result, size_t first, size_t count) {
+            float* result, size_t first, size_t count) {
   const Blocks& blocks = chosen();
   Plane plane(window, s.height, s.width, 1, size_t(window.dilations[1]));
   std::vector<size_t> offsets;
@@ -204,12 +183,11 @@ void add_up(const Window& window, const Sizes& s, const float* image, const floa
         const Block* some = filters == 4 ? blocks.four : filters == 2 ? blocks.two : blocks.one;
         size_t most = std::min(blocks.most_sums / filters, size_t(filters == 4 ? 4 : 6));
         Strips strips{kernel + ((first + f) * s.kernel_channels + channel) * kernel_plane,
-                  plane.data.data(),
-                  s.kernel_height,
-                  s.kernel_width,
-                  s.kernel_width,
-                  s.kernel_channels * kernel_plane,
-                  size_t(window.dilations[0]) * plane.columns};
+                      plane.data.data(),
+                      s.kernel_height,
+                      s.kernel_width,
+                      s.kernel_channels * kernel_plane,
+                      size_t(window.dilations[0]) * plane.columns};
         double* to = &sums[(sample * count + f) * results];
         for (size_t o = 0; o < results;) {
           size_t left = results - o, blocks_left = (left + most - 1) / most;

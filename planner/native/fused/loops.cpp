@@ -29,43 +29,21 @@ namespace plain {
 #include "fused/loops.inc"
 }  // namespace plain
 
-#if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
+#ifdef PLANNER_HAS_KINDS
 #undef PLANNER_FMA
 #define PLANNER_FMA(a, b, c) __builtin_fmaf(a, b, c)
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
+PLANNER_FOR_AVX2
 namespace avx2 {
 #include "fused/loops.inc"
 }  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")
-#endif
+PLANNER_FOR_ANY
+PLANNER_FOR_AVX512
 namespace avx512 {
 #include "fused/loops.inc"
 }  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+PLANNER_FOR_ANY
 
-#define PLANNER_CHOOSE(what)                      \
-  (processor().has_avx512 ? avx512::what          \
-   : processor().has_fma  ? avx2::what            \
-                          : plain::what)
-#else
-#define PLANNER_CHOOSE(what) plain::what
 #endif
 
 size_t arity_of(const std::string& name) {

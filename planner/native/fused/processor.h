@@ -1,8 +1,10 @@
-// What the processor has, asked of itself: __builtin_cpu_supports says no to everything in a library that
+// Code for several kinds of processors on x86, and the choice among them: `plain`, `avx2` and `avx512`
+// are namespaces. PLANNER_PLAIN_LOOPS, for tests, leaves the first alone. The processor is asked itself: __builtin_cpu_supports says no to everything in a library that
 // ziglang builds, whose runtime never asks.
 #pragma once
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
+#define PLANNER_HAS_KINDS
 #include <cpuid.h>
 
 namespace planner::fused {
@@ -29,4 +31,24 @@ inline const Processor& processor() {
 }
 
 }  // namespace planner::fused
+
+#define PLANNER_CHOOSE(what)              \
+  (processor().has_avx512 ? avx512::what  \
+   : processor().has_fma  ? avx2::what    \
+                          : plain::what)
+#if defined(__clang__)
+#define PLANNER_FOR_AVX2 \
+  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma\"))), apply_to = function)")
+#define PLANNER_FOR_AVX512                                                                     \
+  _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512dq,avx512vl,fma\"))), apply_to = function)")
+#define PLANNER_FOR_ANY _Pragma("clang attribute pop")
+#else
+#define PLANNER_FOR_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma\")")
+#define PLANNER_FOR_AVX512   \
+  _Pragma("GCC push_options") \
+  _Pragma("GCC target(\"avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512\")")
+#define PLANNER_FOR_ANY _Pragma("GCC pop_options")
+#endif
+#else
+#define PLANNER_CHOOSE(what) plain::what
 #endif
