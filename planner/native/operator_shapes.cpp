@@ -10,20 +10,6 @@
 namespace planner {
 namespace {
 
-// A dim with a name counts as unknown.
-void set_output(ort::ShapeContext* context, int type, const std::vector<int64_t>& dims,
-                const std::vector<std::string>& names = {}) {
-  ort::TypeAndShape* made = nullptr;
-  succeed(api->CreateTensorTypeAndShapeInfo(&made));
-  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
-  succeed(api->SetTensorElementType(made, type));
-  succeed(api->SetDimensions(made, dims.data(), dims.size()));
-  std::vector<const char*> texts;
-  for (auto& name : names) texts.push_back(name.c_str());
-  if (!texts.empty()) succeed(api->SetSymbolicDimensions(made, texts.data(), texts.size()));
-  succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, made));
-}
-
 std::vector<int64_t> attribute(ort::ShapeContext* context, const char* name, int kind) {
   const ort::Attribute* found = nullptr;
   succeed(api->ShapeInferContext_GetAttribute(context, name, &found));
@@ -42,7 +28,7 @@ void set_unequal_dims(ort::ShapeContext* context, int type, size_t rank) {
   must(rank, "a tensor without dims is not swapped");
   std::vector<std::string> names(rank);
   for (auto& name : names) name = "planner_swap_" + std::to_string(number++);
-  set_output(context, type, std::vector<int64_t>(rank, -1), names);
+  set_output(context, 0, type, std::vector<int64_t>(rank, -1), names);
 }
 
 int dtype_of(ort::ShapeContext* context) {
@@ -57,7 +43,7 @@ ort::TypeAndShape* input_info(ort::ShapeContext* context) {  // the context's ow
 
 }  // namespace
 
-void infer_token(ort::ShapeContext* context) { set_output(context, ort::kUint8, {1}); }
+void infer_token(ort::ShapeContext* context) { set_output(context, 0, ort::kUint8, {1}); }
 
 void infer_swap_in(ort::ShapeContext* context) {
   set_unequal_dims(context, dtype_of(context),
@@ -65,7 +51,7 @@ void infer_swap_in(ort::ShapeContext* context) {
 }
 
 void infer_store_to(ort::ShapeContext* context) {
-  set_output(context, dtype_of(context), attribute(context, "shape", ort::kAttributeInts));
+  set_output(context, 0, dtype_of(context), attribute(context, "shape", ort::kAttributeInts));
 }
 
 void infer_load_in(ort::ShapeContext* context) {
@@ -80,7 +66,7 @@ void infer_swap_in_done(ort::ShapeContext* context) {
   } catch (const std::exception&) {  // it is not there
     return succeed(api->ShapeInferContext_SetOutputTypeShape(context, 0, input_info(context)));
   }
-  set_output(context, type_of(input_info(context)), dims);
+  set_output(context, 0, type_of(input_info(context)), dims);
 }
 
 }  // namespace planner

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common.h"
@@ -23,5 +24,20 @@ inline std::vector<int64_t> dims_of(const ort::TypeAndShape* info) {  // -1 wher
 }
 
 using Info = std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)>;
+
+// A dim with a name counts as unknown.
+inline void set_output(ort::ShapeContext* context, size_t i, int type,
+                       const std::vector<int64_t>& dims,
+                       const std::vector<std::string>& names = {}) {
+  ort::TypeAndShape* made = nullptr;
+  succeed(api->CreateTensorTypeAndShapeInfo(&made));
+  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
+  succeed(api->SetTensorElementType(made, type));
+  succeed(api->SetDimensions(made, dims.data(), dims.size()));
+  std::vector<const char*> texts;
+  for (auto& name : names) texts.push_back(name.c_str());
+  if (!texts.empty()) succeed(api->SetSymbolicDimensions(made, texts.data(), texts.size()));
+  succeed(api->ShapeInferContext_SetOutputTypeShape(context, i, made));
+}
 
 }  // namespace planner

@@ -46,15 +46,6 @@ inline std::string text_of(ort::ShapeContext* context, const char* attribute) {
   return text.c_str();
 }
 
-inline void set_output(ort::ShapeContext* context, size_t i, int type, const Dims& dims) {
-  ort::TypeAndShape* made = nullptr;
-  succeed(api->CreateTensorTypeAndShapeInfo(&made));
-  Info info(made, api->ReleaseTensorTypeAndShapeInfo);
-  succeed(api->SetTensorElementType(made, type));
-  succeed(api->SetDimensions(made, dims.data(), dims.size()));
-  succeed(api->ShapeInferContext_SetOutputTypeShape(context, i, made));
-}
-
 struct Value {
   Dims dims;
   int type = ort::kUndefined;
