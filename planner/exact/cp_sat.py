@@ -10,7 +10,7 @@ from planner.exact.passes import parted
 from planner.exact.policy import ExactPolicy
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Action, Problem
-from planner.search.state import SearchSettings, SearchState
+from planner.search.state import SearchState
 from planner.search.stop import First, Stop, after
 from planner.simulate.simulate import candidate_of
 
@@ -120,9 +120,8 @@ class CpSat(_InParts):
             ),
             policy=self,
         )
-        if found is not None:
-            state.prove(found.bound_us - problem.base_duration_us, BOUND_CLASS)
-            state.offer(found.candidate)
+        state.prove(found.bound_us - problem.base_duration_us, BOUND_CLASS)
+        state.offer(found.candidate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,59 +157,6 @@ class Parts(_InParts):
             asked=lambda: self._is_over(state, stop),
             bound_us=state.bound_us,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descend(_InParts):
-    """Descent: less memory step by step, from the plan with the least peak and from evicted ones.
-
-    Attributes (besides those of the engines that solve parts):
-        min_ops: smaller problems are solved as a whole.
-    """
-
-    name: ClassVar[str] = "descend"
-    part_stages: tuple[int, ...] = (3, 6, 10, 20)
-    min_ops: int = 60
-    repair_s: float = 0.3
-
-    def supports(self, problem: Problem) -> bool:
-        """Tell whether copies are forbidden, and the size is right.
-
-        With copies, swapping everything takes less memory.
-        """
-        return not problem.allow_swap and self.min_ops <= len(problem.ops) <= self.max_ops
-
-    def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the plan with the least peak; do nothing if some plan fits already."""
-        if state.best is not None or state.is_settled or stop.left_s < self.min_s:
-            return
-        if state.intervals is not None:
-            state.intervals.stop()  # a plan is worth more than the programs' bound
-
-        def is_over() -> bool:
-            return self._is_over(state, stop) or state.best is not None
-
-        limits = replace(state.settings, limit_s=stop.left_s)
-        state.offer(self.lower(state.problem, state.least, limits, is_over))
-
-    def lower(
-        self,
-        problem: Problem,
-        start: Candidate,
-        settings: SearchSettings,
-        is_over: Callable[[], bool] | None = None,
-    ) -> Candidate:
-        """Return the plan with the least peak found; stop at the capacity.
-
-        Args:
-            start: a plan to start from, besides evicted ones.
-            settings: the time limit, the seed, and threads.
-            is_over: asked between rounds.
-        """
-        from planner.exact.descents import descend_from_many  # the import takes a second
-
-        limits = replace(settings, workers=settings.workers or 2)
-        return descend_from_many(problem, start, limits, stop=is_over, policy=self)
 
 
 def _offer(state: SearchState, actions: list[Action]) -> None:

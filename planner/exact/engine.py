@@ -5,8 +5,7 @@ every stage, every run that a better plan may contain: a run whose own time, tog
 the runs without which it is useless, is at most the time that the incumbent adds.
 
 An optimum of it is an optimum over all schedules that first run the operations in this order and,
-between two of these, run others again in this order, each at most once. If copies run beside the
-operations, the whole is an `OverlapModel`, and there are no parts.
+between two of these, run others again in this order, each at most once.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ import numpy.typing as npt
 from ortools.sat.python import cp_model
 
 from planner import clock
-from planner.exact.descent import descend
 from planner.exact.local_search import OnPlan, SearchEnd, improve_locally, never, nobody
-from planner.exact.neighbourhoods import Neighbourhoods
-from planner.exact.overlap import OverlapModel, starts_of
 from planner.exact.part import PartModel
 from planner.exact.passes import parted
 from planner.exact.policy import EXACT, ExactPolicy
@@ -34,31 +30,17 @@ from planner.plan.stages import (
     Run,
     StageSchedule,
     actions_of,
-    base_plan,
     latest,
     may_swap,
     stage_schedule,
 )
 from planner.search.state import SearchSettings
-from planner.simulate.simulate import InvalidScheduleError, candidate_of, simulate
+from planner.simulate.simulate import candidate_of, simulate
 
 BOUND_CLASS = (
     "schedules that first run the operations in this base order, and between two of these run "
     "others again in this order, each at most once"
 )
-
-_OVERLAP_OPS = 150
-_OVERLAP_RUNS = 300
-"""Limits of operations, and of free runs, for the whole with copies beside the operations.
-
-With more runs, only those that close a gap are free.
-"""
-
-_ROUNDED = 1e-4
-"""Gap up to which a plan counts as optimal: the model rounds durations up to whole units."""
-
-_SHARE_OF_START = 0.2
-"""Largest share of the time for finding start times of the incumbent's own decisions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,16 +91,6 @@ class Watch:
 
 _NOBODY = Watch()
 
-_MAX_COPIES = 1e6
-"""Longest copies, in steps, that do not overflow the 64 bits of a schedule's times."""
-
-
-def _copies_us(problem: Problem) -> float:
-    if not problem.allow_swap:
-        return 0.0
-    tensors = range(len(problem.tensors))
-    return sum(problem.swap_out_us(t) + problem.swap_in_us(t) for t in tensors)
-
 
 def solve_exact(
     problem: Problem,
@@ -128,22 +100,14 @@ def solve_exact(
     bounds: Bounds = _NO_BOUNDS,
     watch: Watch = _NOBODY,
     policy: ExactPolicy = EXACT,
-) -> Exact | None:
-    """Improve `incumbent`.
-
-    Returns None if copies run beside the operations and the problem is too large or no plan that
-    fits was found.
+) -> Exact:
+    """Improve `incumbent`, a plan whose copies and operations share one stream.
 
     Args:
         bounds: known bounds on the time of plans.
         watch: callbacks while parts are solved.
-        policy: shares of the time, and sizes of parts and of the whole; without effect if copies
-            run beside the operations.
+        policy: shares of the time, and sizes of parts and of the whole.
     """
-    if problem.overlap:
-        if _copies_us(problem) > _MAX_COPIES * problem.base_duration_us:
-            return None
-        return _solve_overlapped(problem, incumbent, settings, bounds.lower_us)
     start = parted(problem, incumbent.actions)
 
     def on_plan(actions: list[Action]) -> None:
@@ -170,32 +134,22 @@ def _solve_in_parts(
     watch: Watch,
     policy: ExactPolicy,
 ) -> Exact:
-    """Run `solve_exact` for copies and operations on one stream, with stages of one pass."""
+    """Run `solve_exact` with stages of one pass."""
     deadline = clock.now() + settings.limit_s
 
-    def within(share: float) -> SearchSettings:
-        return replace(settings, limit_s=share * (deadline - clock.now()))
-
-    def improve(share: float, *, fit: float = 1.0) -> None:
+    def improve(share: float) -> None:
         nonlocal actions
-        limits = within(share)
-        until = SearchEnd(bound_us=bounds.lower_us, fit_s=fit * limits.limit_s, asked=watch.stop)
+        limits = replace(settings, limit_s=share * (deadline - clock.now()))
+        until = SearchEnd(bound_us=bounds.lower_us, asked=watch.stop)
         actions, _ = improve_locally(
             problem, actions, limits, until=until, on_plan=watch.on_plan, policy=policy
         )
 
     whole = _whole(problem, actions, bounds.upper_us, policy)
     if whole is None or len(whole) > policy.at_once_runs:
-        if not _fits(problem, actions):
-            improve(policy.fit_share, fit=policy.price_share)
-            if not _fits(problem, actions):
-                start = actions_of(problem, base_plan())
-                is_small = whole is not None and len(whole) <= policy.whole_runs
-                share = policy.descent_before_whole_share if is_small else policy.descent_share
-                lower = descend(problem, start, within(share), stop=watch.stop, policy=policy)
-                actions = min(actions, lower, key=lambda a: simulate(problem, a).peak_bytes)
-        else:
-            improve(1.0 if whole is None else policy.parts_share)
+        fits = simulate(problem, actions).peak_bytes <= problem.capacity_bytes
+        share = policy.parts_share if fits else policy.fit_share
+        improve(1.0 if fits and whole is None else share)
         whole = _whole(problem, actions, bounds.upper_us, policy)
     if whole is None or len(whole) > policy.whole_runs:
         improve(1.0)
@@ -205,10 +159,6 @@ def _solve_in_parts(
     left = max(policy.whole_s, deadline - clock.now())
     solver = new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
     return _with_whole(problem, actions, whole, bounds.lower_us, solver)
-
-
-def _fits(problem: Problem, actions: Sequence[Action]) -> bool:
-    return simulate(problem, actions).peak_bytes <= problem.capacity_bytes
 
 
 def _exact(problem: Problem, actions: Sequence[Action]) -> Exact:
@@ -242,59 +192,6 @@ def _with_whole(
     if best.peak_bytes > problem.capacity_bytes or not is_better:
         best = given.candidate
     return Exact(candidate=best, optimal=optimal, bound_us=bound_us)
-
-
-def _solve_overlapped(
-    problem: Problem, incumbent: Candidate, settings: SearchSettings, lower_bound_us: float
-) -> Exact | None:
-    """Solve a whole small problem as one program, with copies beside the operations.
-
-    All runs that a faster plan may contain are free, or, if these are too many, only those that close
-    a gap in which memory is full.
-
-    Return None if the problem has too many operations, or if no plan that fits is known.
-    """
-    if len(problem.ops) > _OVERLAP_OPS or incumbent.replay.timeline is None:
-        return None
-    deadline = clock.now() + settings.limit_s
-
-    def solver(share: float) -> cp_model.CpSolver:
-        left = max(0.5, share * (deadline - clock.now()))
-        return new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
-
-    plan = stage_schedule(problem, incumbent.actions)
-    runs = whole_of(problem, incumbent.time_us - problem.base_duration_us)
-    complete = len(runs) <= _OVERLAP_RUNS
-    if not complete:
-        closings = Neighbourhoods(problem).closings
-        runs = {(q, m) for q, m in runs if q in closings[m]}
-    starts = starts_of(problem, incumbent.actions, incumbent.replay.timeline.start_us)
-    model = OverlapModel(
-        problem, MemoryProfile(problem, plan), runs | plan.reruns, starts_us=starts
-    )
-    model.cp.add(model.makespan >= int(lower_bound_us / model.unit_us))
-    model.start_from_plan(solver(_SHARE_OF_START))
-    chosen = solver(1.0)
-    status = solve_interruptibly(chosen, model.cp)
-    best = incumbent if incumbent.peak_bytes <= problem.capacity_bytes else None
-    if status in SOLVED:
-        for actions in model.schedules(chosen):
-            try:
-                replay = simulate(problem, actions)
-            except InvalidScheduleError:
-                continue  # of two actions that start together, one may be listed before its input
-            # a plan is trusted only after its replay
-            fits = replay.peak_bytes <= problem.capacity_bytes
-            if fits and (best is None or replay.time_us < best.time_us):
-                best = Candidate(decisions=None, actions=actions, replay=replay)
-    if best is None:
-        return None
-    bound_us = max(problem.base_duration_us, model.bound_us(chosen) if complete else 0.0)
-    return Exact(
-        candidate=best,
-        optimal=best.time_us <= bound_us * (1 + _ROUNDED),
-        bound_us=min(best.time_us, bound_us),
-    )
 
 
 def _whole(

@@ -11,7 +11,6 @@ each round, so that cheap relief comes first.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -70,12 +69,10 @@ class SearchEnd:
 
     Attributes:
         bound_us: a plan that fits takes no more time than this.
-        fit_s: no plan fits after this many seconds.
         asked: returns True; called between rounds.
     """
 
     bound_us: float = 0.0
-    fit_s: float = math.inf
     asked: Callable[[], bool] = never
 
 
@@ -198,12 +195,9 @@ class _LocalSearch:
                 while True:
                     if not self.excess and stats.fit_s is None:
                         stats.fit_s = clock.now() - start
-                    now = clock.now()
-                    if self.excess:
-                        is_done = now - start >= until.fit_s
-                    else:
-                        is_done = base_us + self.added_us <= until.bound_us * (1 + 1e-9)
-                    if is_done or until.asked() or now >= deadline:
+                    fastest = until.bound_us * (1 + 1e-9)
+                    is_done = not self.excess and base_us + self.added_us <= fastest
+                    if is_done or until.asked() or clock.now() >= deadline:
                         break
                     while len(running) < workers:
                         part = self._part(deadline)

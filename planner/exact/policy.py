@@ -20,18 +20,7 @@ class ExactPolicy:
             as parts.
         whole_s: seconds at least for solving the whole.
         parts_share: share of the time for parts, if the whole may be solved too.
-        fit_share: the same, from a plan that does not fit.
-        price_share: share of that for the price: a plan that does not fit by then is made to fit
-            step by step.
-        descent_share, descent_before_whole_share: shares of the remaining time for the descent; the
-            latter if the whole may be solved too.
-        descent_step: reduction of the capacity at each step, as a share of the peak.
-        descent_rounds: parts to solve at one capacity, after which the descent restarts from an
-            earlier plan.
-        spell_s: seconds that a plan descends before its gain is checked.
-        spell_gain: least gain, as a share of its peak, with which its descent continues.
-        far_start: a plan is given up if its peak is still above the best by this share.
-        max_misses: spells without a better plan, after which the descents end.
+        fit_share: share of the time for parts, from a plan that does not fit.
         part_runs, min_part_runs, max_part_runs: free runs of a part: initial number, minimum, and
             maximum.
         part_stages: numbers of further stages in which an operation may be freed; one is drawn for
@@ -49,15 +38,6 @@ class ExactPolicy:
     whole_s: float = 0.5
     parts_share: float = 0.15
     fit_share: float = 0.6
-    price_share: float = 0.12
-    descent_share: float = 0.95
-    descent_before_whole_share: float = 0.7
-    descent_step: float = 0.015
-    descent_rounds: int = 60
-    spell_s: float = 2.0
-    spell_gain: float = 0.003
-    far_start: float = 0.1
-    max_misses: int = 30
     part_runs: int = 60
     min_part_runs: int = 12
     max_part_runs: int = 3_000

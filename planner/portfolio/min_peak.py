@@ -6,7 +6,7 @@ bounds the peak of every plan that first runs the operations in that order, what
 or copies. A plan that copies every tensor out as soon as it is made, and in again for each use,
 meets the bound if all tensors may be copied; the least budget is then known. Without copies, the
 search first tries programs over instants and evictions at capacities between the bound and the best
-plan so far; then it lowers the plans' peaks part by part.
+plan so far, then evictions with blurred scores.
 
 Without copies the bound is that of `planner.bound.unmaking`: it also counts that an operation's
 inputs have to be made, one after the other. It follows only some of the ways to do so, and one
@@ -25,7 +25,6 @@ from dataclasses import replace
 from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.bound.unmaking import unmaking_bound
-from planner.exact.cp_sat import Descend
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.portfolio.policies import LeastPeakPolicy
@@ -37,11 +36,9 @@ from planner.search.engines.tight import everything_swapped
 from planner.search.evaluate import Evaluator
 from planner.search.eviction import EVICTION_POLICIES, Eviction, EvictionPolicy
 from planner.search.improve import Improver
-from planner.search.state import SearchSettings, new_state
+from planner.search.state import new_state
 from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
-
-_DESCEND = Descend()
 
 
 def min_peak(
@@ -76,8 +73,7 @@ def min_peak(
         search.by_eviction(low, clock.now() + policy.bound_share * time_limit_s)
     low = max(low, search.bisect(search.by_lp, low, share=policy.lp_share))
     search.bisect(search.by_eviction, low, share=policy.eviction_share)
-    search.by_chance(low, share=policy.chance_share)
-    search.by_descents(low)
+    search.by_chance(low)
     return search.best, low
 
 
@@ -186,42 +182,20 @@ class _CapacitySearch:
                 break
         return False
 
-    def by_descents(self, low: int) -> None:
-        """Improve parts of the best plan and of evicted ones by constraint programming.
-
-        Ends at the deadline, or when that has brought nothing for too long.
-        """
-        limit_s = self.deadline - clock.now()
-        if self._is_near(low) or not self._may_descend(limit_s):
-            return
-        problem = replace(self.problem, capacity_bytes=low)
-        self.take(_DESCEND.lower(problem, self.best, SearchSettings(limit_s=limit_s)))
-
-    def by_chance(self, low: int, *, share: float) -> None:
+    def by_chance(self, low: int) -> None:
         """Run eviction with blurred scores, always a little below the best plan's peak.
 
-        Ends after too many misses in a row, or after a share of the time left if descents follow.
+        Ends at the deadline, or after too many misses in a row.
         """
-        left_s = self.deadline - clock.now()
-        until = self.deadline
-        if self._may_descend((1 - share) * left_s):
-            until -= (1 - share) * left_s
         draw = random.Random(0)
         precision, most = self.numbers.precision, self.numbers.max_misses
         misses = 0 if self.problem.allow_recompute else most
-        while misses < most and clock.now() < until:
-            if self._is_near(low):
+        while misses < most and clock.now() < self.deadline:
+            if self.best.peak_bytes <= low * (1 + precision):
                 return
             capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
-            found = self._evict(capacity, draw.choice(EVICTION_POLICIES), until, draw)
+            found = self._evict(capacity, draw.choice(EVICTION_POLICIES), self.deadline, draw)
             misses = 0 if found else misses + 1
-
-    def _may_descend(self, limit_s: float) -> bool:
-        return limit_s >= self.numbers.min_descents_s and _DESCEND.supports(self.problem)
-
-    def _is_near(self, low: int) -> bool:
-        """Tell whether the best plan's peak is within the search's precision of `low`."""
-        return self.best.peak_bytes <= low * (1 + self.numbers.precision)
 
     def _evict(
         self, capacity: int, policy: EvictionPolicy, until: float, draw: random.Random | None

@@ -56,9 +56,8 @@ class LeastPeakPolicy:
         sets_per_s, max_sets: sets that the bound without copies visits, per second of the time
             limit and at most: some hundredths of the time. More raise it little, and take memory.
         bound_share: share of the time for a plan that meets the bound by eviction.
-        lp_share, eviction_share, chance_share: shares of the time left for capacities tried by the
-            LP, by eviction, and for eviction with blurred scores; the rest goes to descents.
-        min_descents_s: least time left, in seconds, with which descents are tried.
+        lp_share, eviction_share: shares of the time left for capacities tried by the LP, and by
+            eviction; the rest is for eviction with blurred scores.
         attempt_share: largest share of that stage's remaining time for one capacity.
         max_instants: instants of the LP at most.
         max_misses: blurred evictions in a row without a result, after which they are given up.
@@ -74,8 +73,6 @@ class LeastPeakPolicy:
     bound_share: float = 0.1
     lp_share: float = 0.4
     eviction_share: float = 0.3
-    chance_share: float = 0.2
-    min_descents_s: float = 1.5
     attempt_share: float = 0.4
     max_instants: int = 6
     max_misses: int = 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from planner.exact.cp_sat import CpSat, Descend, Mend, Parts
+from planner.exact.cp_sat import CpSat, Mend, Parts
 from planner.plan.problem import Problem
 from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
 from planner.search.engine import Engine
@@ -142,7 +142,6 @@ POLICY = Policy(
         Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN, even_late=True),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
-        Turn(engine=Descend(), until=0.95, when=_NO_PLAN),
         Turn(engine=CpSat(), until=1.0),
         Turn(engine=Evict(), until=1.0, when=_NO_PLAN, even_late=True),
     ),

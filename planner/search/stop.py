@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,18 +43,6 @@ class First:
     def left_s(self) -> float:
         """The least of the criteria's remaining times."""
         return min(stop.left_s for stop in self.of)
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """A stop criterion: an event that any thread may set."""
-
-    event: threading.Event
-
-    @property
-    def left_s(self) -> float:
-        """0 once the event is set."""
-        return 0.0 if self.event.is_set() else float("inf")
 
 
 NEVER = At(float("inf"))

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.exact.descent import descend
 from planner.exact.local_search import SearchEnd, improve_locally
 from planner.exact.neighbourhoods import Neighbourhood, Neighbourhoods
 from planner.exact.policy import ExactPolicy
@@ -94,40 +93,6 @@ def test_two_workers_fit_a_layered_graph():
     assert stats.fit_s is not None
 
 
-@settings(max_examples=10, deadline=None)
-@given(data=st.data(), problem=problems(max_ops=14))
-def test_a_descent_ends_at_the_capacity_or_lower_than_it_began(data, problem):
-    known = Decoder(problem).schedule(data.draw(decisions_for(problem)))
-    tight = at_capacity(problem, simulate(problem, known).peak_bytes)
-    start = base_actions(tight)
-    found = descend(tight, start, SearchSettings(limit_s=0.3, workers=1))
-    after = simulate(tight, found).peak_bytes
-    assert after <= max(tight.capacity_bytes, simulate(tight, start).peak_bytes)
-    assert found == start or after < simulate(tight, start).peak_bytes
-
-
-def test_a_descent_fits_where_memory_is_tight():
-    problem = layered(60, seed=5)
-    base = simulate(problem, base_actions(problem)).peak_bytes
-    tight = at_capacity(problem, int(0.65 * base))
-    found = descend(tight, base_actions(tight), SearchSettings(limit_s=60, workers=2))
-    assert simulate(tight, found).peak_bytes <= tight.capacity_bytes
-
-
-def test_a_descent_ends_when_it_is_told():
-    problem = at_capacity(layered(60, seed=5), 1)
-    rounds = 0
-
-    def stop() -> bool:
-        nonlocal rounds
-        rounds += 1
-        return rounds > 5
-
-    found = descend(problem, base_actions(problem), SearchSettings(limit_s=600), stop=stop)
-    assert rounds <= 10
-    assert simulate(problem, found).peak_bytes > 1
-
-
 @pytest.mark.parametrize(
     "policy",
     [
@@ -142,11 +107,9 @@ def test_numbers_far_from_the_default_break_nothing(policy):
     start = base_actions(problem)
     settings = SearchSettings(limit_s=0.5, seed=1)
     found, stats = improve_locally(problem, start, settings, policy=policy)
-    lower = descend(problem, start, settings, policy=policy)
     assert stats.rounds > 0
     before = simulate(problem, start).peak_bytes
     assert simulate(problem, found).peak_bytes <= before
-    assert simulate(problem, lower).peak_bytes <= before
 
 
 def test_a_part_is_no_larger_than_the_policy_says(monkeypatch):

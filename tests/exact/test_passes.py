@@ -88,7 +88,6 @@ def test_parts_of_a_plan_of_two_passes_are_improved():
         SearchSettings(limit_s=10.0, seed=1, workers=1),
         watch=Watch(on_plan=lambda actions: told.append(simulate(tight, actions).time_us)),
     )
-    assert found is not None
     assert found.candidate.peak_bytes <= tight.capacity_bytes
     assert found.candidate.time_us == tight.base_duration_us
     assert told == sorted(told, reverse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 
 from planner.bound.instants import min_peak_bound
@@ -82,13 +81,11 @@ def test_a_plan_keeps_to_its_capacity_to_the_byte():
     assert less.candidate is None or less.candidate.replay.peak_bytes < peak
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_the_exact_search_survives_copies_of_a_million_million_steps(overlap: bool):
+def test_the_exact_search_survives_copies_of_a_million_million_steps():
     """Their cost, as a share of the step, once did not fit 64 bits."""
-    slow = replace(scaled(chain(6, overlap=overlap)), swap_in_bytes_per_s=10.0)
+    slow = replace(scaled(chain(6, overlap=False)), swap_in_bytes_per_s=10.0)
     improver = Improver(Evaluator(slow))
     found = solve_exact(
         slow, improver.repair(improver.evaluator.base), SearchSettings(limit_s=2, workers=1)
     )
-    if found is not None:
-        assert found.candidate.replay.peak_bytes <= slow.capacity_bytes
+    assert found.candidate.replay.peak_bytes <= slow.capacity_bytes
