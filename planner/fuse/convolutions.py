@@ -29,7 +29,7 @@ _LEAST_LARGER = 2
 _LEAST_COLUMNS = 24
 """The shortest rows of a result that fill the operators' vectors."""
 
-_MOST_CHANNELS, _LEAST_WIDE = 64, 128
+_MOST_CHANNELS, _LEAST_WIDE = 64, 192
 """The most channels of a group, and the shortest rows, of a convolution that is faster in place than as
 a product."""
 
