@@ -219,17 +219,15 @@ void slide(const Convolution& of, size_t channel) {
   }
 }
 
-// The weights of a group's filters for some channels: [filters by four][channels][taps][four].
-void pack(const Convolution& of, size_t group, size_t channel, size_t channels,
-          std::vector<float>& packed) {
+// The weights of up to four filters for some channels: [channels][taps][four].
+void pack(const Convolution& of, size_t filter, size_t filters, size_t channel, size_t channels,
+          float* packed) {
   const Sizes& s = of.size;
-  const size_t blocks = (s.group_filters() + kFilters - 1) / kFilters;
-  packed.assign(blocks * channels * s.taps() * kFilters, 0.0f);
-  for (size_t f = 0; f < s.group_filters(); f++) {
-    const float* from = of.kernel + (group * s.group_filters() + f) * s.kernel_filter +
-                        channel * s.kernel_channel;
-    float* to = &packed[f / kFilters * channels * s.taps() * kFilters + f % kFilters];
-    for (size_t i = 0; i < channels * s.taps(); i++) to[i * kFilters] = from[i];
+  for (size_t f = 0; f < kFilters; f++) {
+    const float* from =
+        of.kernel + (filter + f) * s.kernel_filter + channel * s.kernel_channel;
+    for (size_t i = 0; i < channels * s.taps(); i++)
+      packed[i * kFilters + f] = f < filters ? from[i] : 0.0f;
   }
 }
 
@@ -241,31 +239,34 @@ void spread(const Convolution& of, size_t sample, size_t group, size_t row, size
   const std::vector<size_t> places = s.tap_places(plane);
   const size_t most = std::clamp<size_t>(kSpreadFloats / plane.size(), 1, s.kernel_channels);
   // vectors may begin before the end of the last channel's rows, and end after it
-  std::vector<float> strip(most * plane.size() + kVectors * kernels().width, 0.0f), packed;
+  std::vector<float> strip(most * plane.size() + kVectors * kernels().width, 0.0f);
+  std::vector<float> packed(most * s.taps() * kFilters);
   std::vector<float> rest(s.result_width);  // of filters that there are not
-  float* result = of.result + sample * s.result_sample + group * s.group_filters() * s.result_filter +
-                  row * s.result_width;
+  const size_t first = group * s.group_filters();
+  float* result =
+      of.result + sample * s.result_sample + first * s.result_filter + row * s.result_width;
   for (size_t f = 0; f < s.group_filters(); f++)
     std::fill_n(result + f * s.result_filter, rows * s.result_width,
-                of.bias ? of.bias[group * s.group_filters() + f] : 0.0f);
+                of.bias ? of.bias[first + f] : 0.0f);
   for (size_t channel = 0; channel < s.kernel_channels; channel += most) {
     const size_t count = std::min(most, s.kernel_channels - channel);
-    pack(of, group, channel, count, packed);
     for (size_t i = 0; i < count; i++)
       plane.fill(&strip[i * plane.size()],
                  of.image + sample * s.image_sample +
                      (group * s.kernel_channels + channel + i) * s.image_channel,
                  int64_t(row * s.strides[0]) - int64_t(s.top), s.height, s.width, s.left);
-    for (size_t f = 0; f < s.group_filters(); f += kFilters)
+    for (size_t f = 0; f < s.group_filters(); f += kFilters) {
+      const size_t filters = std::min(kFilters, s.group_filters() - f);
+      pack(of, first + f, filters, channel, count, packed.data());
       for (size_t y = 0; y < rows; y++) {
         float* to[kFilters];
         for (size_t i = 0; i < kFilters; i++)
-          to[i] = f + i < s.group_filters() ? result + (f + i) * s.result_filter + y * s.result_width
-                                            : rest.data();
-        kernels().spread({&packed[f * count * s.taps()], &strip[y * plane.columns], places.data(),
-                          places.size(), count, plane.size()},
+          to[i] = i < filters ? result + (f + i) * s.result_filter + y * s.result_width : rest.data();
+        kernels().spread({packed.data(), &strip[y * plane.columns], places.data(), places.size(), count,
+                          plane.size()},
                          to, s.result_width);
       }
+    }
   }
 }
 
