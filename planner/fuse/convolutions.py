@@ -3,8 +3,9 @@
 ONNX Runtime's Conv lays out what each result reads, one copy for each, and multiplies matrices: with
 few filters a group, the copying takes most of the time (reports/fusion.md). `DirectConv` runs depthwise
 convolutions, those of few channels over wide images, and those whose kernel is nearly as large as the
-image, as the exporter writes some gradients of kernels. `KernelGradient` is the gradient of a kernel,
-where the exporter wrote a product of matrices for each place in the kernel.
+image, as the exporter writes gradients of grouped kernels. `KernelGradient` is the gradient of a kernel
+without groups, which the exporter writes as a product of matrices for each place in the kernel, or as a
+convolution whose kernel is the small image.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -60,12 +62,15 @@ def convolutions_of(model: ir.Model, graph: TrainingGraph) -> list[Convolved]:
     reader = _Reader(graph, list(model.graph))
     found: list[Convolved] = []
     for op in graph.operations:
-        if op.op_type == "Conv" and op.domain == "" and reader.is_plain(op):
-            if _is_for(graph, op, reader.nodes[op.id]):
-                found.append(_direct(op, reader.nodes[op.id]))
-        elif op.op_type == "Transpose" and len(reader.shape(op.outputs[0])) == 4:
+        if op.op_type == "Transpose" and len(reader.shape(op.outputs[0])) == 4:
             with suppress(_OtherFormError):
                 found.append(_gradient(reader, op.outputs[0]))
+    taken = {op for one in found for op in one.operations}
+    for op in graph.operations:
+        if op.op_type == "Conv" and op.domain == "" and reader.is_plain(op) and op.id not in taken:
+            node = reader.nodes[op.id]
+            if _is_for(graph, op, node):
+                found.append(_direct(op, node))
     return found
 
 
@@ -109,6 +114,10 @@ def _text(window: dict[str, Sequence[int]]) -> str:
 # -- the gradient of a kernel ----------------------------------------------------------------------
 
 
+_SWAPPED, _LAST_FIRST = (1, 0, 2, 3), (2, 3, 0, 1)
+"""Orders of axes: samples and channels swapped, and the last two axes first."""
+
+
 class _OtherFormError(Exception):
     """The operations are not in the form that is looked for."""
 
@@ -139,10 +148,14 @@ class _Reader:
         _need(op.op_type == op_type and op.domain == "" and self.is_plain(op))
         return op
 
+    def axes(self, op: Operation) -> tuple[int, ...]:
+        """Return the order of axes that a Transpose makes."""
+        return tuple(self.nodes[op.id].attributes.get_ints("perm", ()))
+
     def turned(self, tensor: TensorId, axes: Sequence[int]) -> Operation:
         """Return the Transpose to this order of axes that made a tensor."""
         op = self.maker(tensor, "Transpose")
-        _need(tuple(self.nodes[op.id].attributes.get_ints("perm", ())) == tuple(axes))
+        _need(self.axes(op) == tuple(axes))
         return op
 
     def as_rows(self, tensor: TensorId) -> Operation:
@@ -162,37 +175,98 @@ class _Reader:
         return value.const_value.numpy().reshape(-1).tolist()  # type: ignore[union-attr]
 
 
+class _Form(NamedTuple):
+    """A kernel's gradient in some operations, the last of which comes first in `replaced`.
+
+    Attributes:
+        others: operations that prepare the images.
+        pads: rows before, columns before, rows after, columns after.
+    """
+
+    image: TensorId
+    small: TensorId
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[int]
+    replaced: Sequence[Operation]
+    others: Sequence[Operation]
+
+
 def _gradient(reader: _Reader, result: TensorId) -> Convolved:
-    """Match the form of `planner.export.aten.spatial.conv_gradients.by_places`, from its result.
+    """Match the forms of `planner.export.aten.spatial.conv_gradients`, from their result.
 
     Raises:
         _OtherFormError: it is in another one.
     """
-    shape = reader.shape(result)
-    last = reader.turned(result, (2, 3, 0, 1))
+    last = reader.maker(result, "Transpose")
+    axes = reader.axes(last)
+    _need(axes in (_LAST_FIRST, _SWAPPED))
+    form = (_by_places if axes == _LAST_FIRST else _as_convolution)(reader, last)
+    kernel, met = reader.shape(result)[2:], reader.shape(form.small)
+    images = (form.image, form.small)
+    _need(all(_is_sized(reader.graph.tensors[t]) for t in (*images, result)))
+    _need(met[3] >= _LEAST_COLUMNS)
+    for axis, size in enumerate(reader.shape(form.image)[2:]):
+        left = size + form.pads[axis] + form.pads[axis + 2]
+        left -= form.dilations[axis] * (kernel[axis] - 1) + 1
+        _need(left >= 0 and left // form.strides[axis] + 1 == met[axis + 2])
+    window = {"strides": form.strides, "dilations": form.dilations, "pads": form.pads}
+    return Convolved(
+        operations=_gone(reader.graph, form.replaced, form.others),
+        op_type=KERNEL_GRADIENT,
+        inputs=images,
+        window=_text({**window, "kernel": kernel}),
+    )
+
+
+def _as_convolution(reader: _Reader, last: Operation) -> _Form:
+    """Match a convolution of the image by the small one, samples and channels swapped."""
+    replaced, product = [last], last.inputs[0]
+    kernel = list(reader.shape(last.outputs[0])[2:])
+    with suppress(_OtherFormError):
+        cropped = reader.maker(product, "Slice")
+        starts, ends, axes, steps = (reader.constant(cropped, i, (1, 1)) for i in range(1, 5))
+        _need(starts == [0, 0] and ends == kernel and axes == [2, 3] and steps == [1, 1])
+        replaced, product = [last, cropped], cropped.inputs[0]
+    conv = reader.maker(product, "Conv")
+    given = reader.nodes[conv.id].attributes
+    _need(len(conv.inputs) == 2 and given.get_int("group", 1) == 1)
+    _need(given.get_string("auto_pad", "NOTSET") == "NOTSET")
+    image, small = (reader.turned(t, _SWAPPED) for t in conv.inputs)
+    return _Form(
+        image=image.inputs[0],
+        small=small.inputs[0],
+        strides=given.get_ints("dilations", (1, 1)),
+        dilations=given.get_ints("strides", (1, 1)),
+        pads=given.get_ints("pads", (0, 0, 0, 0)),
+        replaced=[*replaced, conv],
+        others=[image, small],
+    )
+
+
+def _by_places(reader: _Reader, last: Operation) -> _Form:
+    """Match a product of matrices for each place in the kernel."""
+    shape = reader.shape(last.outputs[0])
     by_place = reader.maker(last.inputs[0], "Reshape")
     stacked = reader.maker(by_place.inputs[0], "Concat")
     _need(len(stacked.inputs) == shape[2] * shape[3])
     places = [_place(reader, product, shape[:2]) for product in stacked.inputs]
-    (left, image) = places[0].reads
-    _need(all(place.reads == (left, image) for place in places))
-    small = reader.as_rows(left)
-    small_t = reader.turned(small.inputs[0], (1, 0, 2, 3))
-    image_t = reader.turned(image, (1, 0, 2, 3))
-    pad, pads = _padding(reader, image_t.inputs[0])
-    inputs = (image_t.inputs[0] if pad is None else pad.inputs[0], small_t.inputs[0])
-    met = reader.shape(inputs[1])
-    _need(all(_is_sized(reader.graph.tensors[t]) for t in (*inputs, result)))
-    _need(met[3] >= _LEAST_COLUMNS and all(place.size == met[2:] for place in places))
+    (left, right) = places[0].reads
+    _need(all(place.reads == (left, right) for place in places))
+    rows = reader.as_rows(left)
+    small, image = reader.turned(rows.inputs[0], _SWAPPED), reader.turned(right, _SWAPPED)
+    met = reader.shape(small.inputs[0])[2:]
+    _need(all(place.size == met for place in places))
+    pad, pads = _padding(reader, image.inputs[0])
     strides, dilations = _steps(places, shape[3])
-    window = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": shape[2:]}
-    replaced = [last, by_place, stacked, *(op for place in places for op in place.operations)]
-    others = [small, small_t, image_t, *([pad] if pad is not None else [])]
-    return Convolved(
-        operations=_gone(reader.graph, replaced, others),
-        op_type=KERNEL_GRADIENT,
-        inputs=inputs,
-        window=_text(window),
+    return _Form(
+        image=image.inputs[0] if pad is None else pad.inputs[0],
+        small=small.inputs[0],
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        replaced=[last, by_place, stacked, *(op for place in places for op in place.operations)],
+        others=[rows, small, image, *([pad] if pad is not None else [])],
     )
 
 

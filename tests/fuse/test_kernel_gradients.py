@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,39 @@ def step(
         helper.make_node("Reshape", ["stacked", whole], ["by_place"], "by_place"),
         helper.make_node("Transpose", ["by_place"], ["w_grad"], "last", perm=[2, 3, 0, 1]),
     ]
+    return save(path, nodes, size, kernel, made)
+
+
+def step_as_convolution(
+    path: Path, *, kernel: int = 3, stride: int = 1, dilation: int = 1, pad: int = 1
+) -> onnx.ModelProto:
+    """The same in the form of `conv_gradients.as_convolution`."""
+    size = (SIZE + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+    attributes = {"strides": [dilation] * 2, "dilations": [stride] * 2, "pads": [pad] * 4}
+    ends = numpy_helper.from_array(np.array([kernel, kernel], np.int64), "ends")
+    starts = numpy_helper.from_array(np.array([0, 0], np.int64), "starts")
+    space = numpy_helper.from_array(np.array([2, 3], np.int64), "space")
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["x_t"], "large", perm=[1, 0, 2, 3]),
+        helper.make_node("Transpose", ["g"], ["g_t"], "small", perm=[1, 0, 2, 3]),
+        helper.make_node("Conv", ["x_t", "g_t"], ["product"], "product", **attributes),
+        helper.make_node("Slice", ["product", "starts", "ends", "space"], ["cut"], "cut"),
+        helper.make_node("Transpose", ["cut"], ["w_grad"], "last", perm=[1, 0, 2, 3]),
+    ]
+    made = [starts, ends, space]
+    if (SIZE + 2 * pad - stride * (size - 1) - 1) // dilation + 1 == kernel:
+        nodes[4].input[0], made = "product", []
+        del nodes[3]
+    return save(path, nodes, size, kernel, made)
+
+
+def save(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    size: int,
+    kernel: int,
+    made: list[onnx.TensorProto],
+) -> onnx.ModelProto:
     shapes = {"x": (SAMPLES, CHANNELS, SIZE, SIZE), "g": (SAMPLES, FILTERS, size, size)}
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
     result = (FILTERS, CHANNELS, kernel, kernel)
@@ -73,6 +107,7 @@ def found_in(path: Path) -> list[Convolved]:
     return convolutions_of(model, analysed_graph(model, {}))
 
 
+@pytest.mark.parametrize("form", [step, step_as_convolution])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -83,9 +118,11 @@ def found_in(path: Path) -> list[Convolved]:
         {"kernel": 4, "stride": 2, "dilation": 3, "pad": 3},
     ],
 )
-def test_it_is_found_and_one_node_gives_its_numbers(sizes: dict[str, int], tmp_path: Path):
+def test_it_is_found_and_one_node_gives_its_numbers(
+    form: Callable[..., onnx.ModelProto], sizes: dict[str, int], tmp_path: Path
+):
     path = tmp_path / "step.onnx"
-    nodes = step(path, **sizes).graph.node
+    nodes = form(path, **sizes).graph.node
     (one,) = found_in(path)
     assert len(one.operations) == len(nodes)
     result = api.optimize(
@@ -160,3 +197,20 @@ def test_what_others_read_stays_beside_it(tmp_path: Path):
     onnx.save(model, path)
     (one,) = found_in(path)
     assert len(one.operations) == len(model.graph.node) - 2  # the padded image, too
+
+
+@pytest.mark.parametrize("what", ["cut elsewhere", "padded more"])
+def test_a_convolution_that_is_no_gradient_stays_one(what: str, tmp_path: Path):
+    path = tmp_path / "step.onnx"
+    model = step_as_convolution(path, stride=2)
+    nodes = {node.name: node for node in model.graph.node}
+    if what == "cut elsewhere":
+        for tensor in model.graph.initializer:
+            if tensor.name in ("starts", "ends"):
+                numbers = numpy_helper.to_array(tensor) + 1
+                tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+    else:
+        pads = next(a for a in nodes["product"].attribute if a.name == "pads")
+        pads.ints[:] = [1, 1, 3, 3]
+    onnx.save(model, path)
+    assert not [one for one in found_in(path) if one.op_type == "KernelGradient"]
