@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import onnxruntime as ort
-from onnx import helper
 
 from planner import clock
 from planner.choices import FuseMode
 from planner.cost.work import Unit, work_of
 from planner.graph.model import TrainingGraph
+from planner.graph.rules import FUSED_DOMAIN, POINTWISE
 from planner.native import library_path
 from planner.pipeline.levers.fuse.fusing import fused, fused_nodes
 from planner.pipeline.prepare.prepared import Prepared, prepare
@@ -73,10 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measured(model: Path) -> Row:
     """Measure one model."""
-    request = Request(
-        model=model, budget="100%", costs=Costs(calibrate="never"), levers=Levers(swap="none")
-    )
-    prepared = prepare(request)
+    prepared = _prepared(model)
     row: Row = {"operations": len(prepared.graph.operations)} | _facts(prepared)
     feeds, _ = make_inputs(model, 0, prepared.loaded.dims, None)
     for mode in MODES:
@@ -94,6 +90,10 @@ LAYERS: dict[str, tuple[int, ...]] = {
     "ResNeXt, 4 channels a group": (16, 128, 128, 32, 3, 1, 32),
     "U-Net's first": (2, 3, 32, 256, 3, 1, 1),
     "MobileNetV2's first": (16, 3, 32, 128, 3, 2, 1),
+    "U-Net, 32 channels": (2, 32, 32, 256, 3, 1, 1),
+    "U-Net, 64 channels": (2, 64, 64, 128, 3, 1, 1),
+    "U-Net, 128 channels": (2, 128, 128, 64, 3, 1, 1),
+    "ResNet, 64 channels": (16, 64, 64, 32, 3, 1, 1),
 }
 """Samples, channels, filters, rows and columns, kernel, stride and groups of convolutions."""
 
@@ -101,55 +101,49 @@ LAYERS: dict[str, tuple[int, ...]] = {
 def layer_times(
     samples: int, channels: int, filters: int, size: int, kernel: int, stride: int, groups: int
 ) -> Row:
-    """Time a convolution where it is depthwise, and its kernel's gradient as the exporter writes it."""
-    result = (size + 2 * (kernel // 2) - kernel) // stride + 1
-    of_group = channels // groups
-    ones, strides = [1, 1], [stride, stride]
-    window: dict[str, Any] = {"pads": [kernel // 2] * 4, "group": groups}
-    small = (filters, of_group, kernel, kernel)
-    row: Row = {
-        "gradient": _in_turns(
-            window | {"strides": ones, "dilations": strides},
-            (of_group, groups * samples, size, size),
-            (filters, samples, result, result),
-        )
-    }
-    if of_group == 1:
-        large = (samples, channels, size, size)
-        row["itself"] = _in_turns(window | {"strides": strides, "dilations": ones}, large, small)
-    return row
+    """Time a convolution and its kernel's gradient, in the nodes that the exporter writes for them."""
+    import torch
 
+    from planner import export_training_graph
 
-def _in_turns(window: dict[str, Any], image: tuple[int, ...], kernel: tuple[int, ...]) -> Row:
-    """Time both operators."""
-    random = np.random.default_rng(0)
-    feeds = {
-        "x": random.standard_normal(image, np.float32),
-        "w": random.standard_normal(kernel, np.float32),
-    }
-    text = " ".join(f"{k} {' '.join(map(str, np.atleast_1d(v)))}" for k, v in window.items())
-    nodes = (
-        helper.make_node("Conv", ["x", "w"], ["y"], **window),
-        helper.make_node("DirectConv", ["x", "w"], ["y"], domain="planner.fused", window=text),
+    conv = torch.nn.Conv2d(
+        channels, filters, kernel, stride, kernel // 2, groups=groups, bias=False
     )
-    sessions = [_session_of(_model_of(node, feeds)) for node in nodes]
-    times: tuple[list[float], list[float]] = ([], [])
-    for index in range(_MOST_RUNS):
-        for which in (0, 1) if index % 2 else (1, 0):
-            start = time.perf_counter()
-            sessions[which].run(None, feeds)
-            times[which].append(time.perf_counter() - start)
-    return {"conv_us": 1e6 * min(times[0]), "ours_us": 1e6 * min(times[1])}
+    image = torch.randn(samples, channels, size, size)
+    weights = torch.randn(conv(image).shape)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "layer.onnx"
+        export_training_graph(
+            conv, image, lambda made, given: (made * given).sum(), targets=weights, check=False
+        ).save(path)
+        made = fused(prepared := _prepared(path), "auto")
+        if made is None:
+            raise ValueError(f"nothing of {conv} is fused")
+        feeds, _ = make_inputs(path, 0, {}, None)
+        models = [Path(folder) / f"{name}.onnx" for name in ("plain", "fused")]
+        for one, model in zip((prepared, made), models, strict=True):
+            ir.save(one.model, model)
+        sessions = [_session_of(str(model)) for model in models]
+        times: tuple[list[float], list[float]] = ([], [])
+        for index in range(_MOST_RUNS):
+            for which in (0, 1) if index % 2 else (1, 0):
+                start = time.perf_counter()
+                sessions[which].run(None, feeds)
+                times[which].append(time.perf_counter() - start)
+    kinds = [op.op_type for op in made.graph.operations if op.domain == FUSED_DOMAIN]
+    return {
+        "nodes": sorted(set(kinds) - {POINTWISE}),
+        "plain_us": 1e6 * min(times[0]),
+        "fused_us": 1e6 * min(times[1]),
+    }
 
 
-def _model_of(node: onnx.NodeProto, feeds: dict[str, Any]) -> bytes:
-    inputs = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, array.shape)
-        for name, array in feeds.items()
-    ]
-    graph = helper.make_graph([node], "layer", inputs, [onnx.ValueInfoProto(name="y")])
-    sets = [helper.make_opsetid("", 20), helper.make_opsetid("planner.fused", 1)]
-    return helper.make_model(graph, opset_imports=sets, ir_version=10).SerializeToString()
+def _prepared(model: Path) -> Prepared:
+    return prepare(
+        Request(
+            model=model, budget="100%", costs=Costs(calibrate="never"), levers=Levers(swap="none")
+        )
+    )
 
 
 def _facts(prepared: Prepared) -> Row:
@@ -257,21 +251,20 @@ def _layers(layers: Row) -> str:
     shown = [
         line(
             name,
-            "kernel's gradient" if part == "gradient" else "convolution",
-            f"{t['conv_us'] / 1000:.2f}",
-            f"{t['ours_us'] / 1000:.2f}",
-            f"{t['ours_us'] / t['conv_us']:.3f}",
+            ", ".join(row["nodes"]),
+            f"{row['plain_us'] / 1000:.2f}",
+            f"{row['fused_us'] / 1000:.2f}",
+            f"{row['fused_us'] / row['plain_us']:.3f}",
         )
         for name, row in layers.items()
-        for part, t in row.items()
     ]
     return f"""
-## Convolutions with few filters a group
+## Convolutions
 
-From `python -m reports.fusion --layers`: the least of {_MOST_RUNS} runs in turns, of ONNX Runtime's Conv
-and of `planner.fused::DirectConv`, which `auto` uses.
+From `python -m reports.fusion --layers`: a convolution and the gradient of its kernel, as PyTorch's
+Conv2d is exported; the least of {_MOST_RUNS} runs in turns, without and with `--fuse auto`.
 
-| layer | | Conv, ms | DirectConv, ms | ratio |
+| layer | nodes of ours | ms | fused, ms | ratio |
 |---|---|---:|---:|---:|
 {chr(10).join(shown)}
 """

@@ -127,6 +127,12 @@ def _conv_grad(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> in
     return each * sum(len(t.shape) > 1 for t in outputs)  # the bias's gradient is a sum
 
 
+def _kernel_grad(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    """Count 2 · outputs · (samples · size of the result); inputs are X, dY."""
+    samples, _, *size = inputs[1].shape
+    return 2 * math.prod(outputs[0].shape) * samples * math.prod(size)
+
+
 def _einsum(op: Operation, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     """Count 2 · product of the sizes of all letters."""
     equation = str((op.attributes or {}).get("equation", "")).replace(" ", "")
@@ -147,6 +153,7 @@ _MATRIX: Mapping[CostRule, Callable[[Operation, list[Tensor], list[Tensor]], int
     "attention": _attention,
     "convolution": _conv,
     "convolution gradient": _conv_grad,
+    "kernel gradient": _kernel_grad,
     "einsum": _einsum,
     "product": _matmul,
     "transposed convolution": _conv_transpose,

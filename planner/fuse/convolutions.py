@@ -1,57 +1,100 @@
-"""Convolutions that `planner.fused::DirectConv` runs: depthwise ones, and those whose kernel is nearly
-as large as the image, as the exporter writes the gradients of kernels.
+"""Convolutions for which `planner.fused` has an operator.
 
 ONNX Runtime's Conv lays out what each result reads, one copy for each, and multiplies matrices: with
-few filters a group, the copying takes most of the time (reports/fusion.md).
+few filters a group, the copying takes most of the time (reports/fusion.md). `DirectConv` runs depthwise
+convolutions, those of few channels over wide images, and those whose kernel is nearly as large as the
+image, as the exporter writes gradients of grouped kernels. `KernelGradient` is the gradient of a kernel
+without groups, which the exporter writes as a product of matrices for each place in the kernel, or as a
+convolution whose kernel is the small image.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from planner.graph.effects import Effect
-from planner.graph.model import Operation, OpId, Role, TrainingGraph
-from planner.graph.rules import DIRECT_CONV, FUSED_DOMAIN
+from planner.graph.model import Operation, OpId, Role, Tensor, TensorId, TrainingGraph
+from planner.graph.rules import DIRECT_CONV, KERNEL_GRADIENT
 
 _MOST_FILTERS = 32
-"""The most filters of a group: with more, ONNX Runtime's products of matrices are faster."""
+"""The most filters of a group where the kernel is the larger image: with more, products are faster."""
 
 _LEAST_LARGER = 2
-"""How many times as many elements as the result's image a kernel has at least."""
+"""How many times as many elements as the result's image such a kernel has at least."""
+
+_LEAST_COLUMNS = 24
+"""The shortest rows of a result that fill the operators' vectors."""
+
+_MOST_CHANNELS, _LEAST_WIDE = 64, 192
+"""The most channels of a group, and the shortest rows, of a convolution that is faster in place than as
+a product."""
 
 
-def direct_convolutions(model: ir.Model, graph: TrainingGraph) -> list[OpId]:
-    """Return the convolutions that the kernel is for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolved:
+    """Operations that one node of `planner.fused` replaces.
+
+    Attributes:
+        operations: in the order of the graph; the last one's result stays.
+        op_type: DirectConv or KernelGradient.
+        inputs: of the new node.
+        window: its attribute, in the form that `planner/native/fused/convolution.h` reads.
+    """
+
+    operations: tuple[OpId, ...]
+    op_type: str
+    inputs: tuple[TensorId, ...]
+    window: str
+
+
+def convolutions_of(model: ir.Model, graph: TrainingGraph) -> list[Convolved]:
+    """Return what nodes of `planner.fused` may replace.
 
     Args:
         graph: the graph of `model`, its operations in the order of the nodes.
     """
-    return [
-        op.id
-        for op, node in zip(graph.operations, model.graph, strict=True)
-        if op.op_type == "Conv" and op.domain == "" and _is_for(graph, op, node)
-    ]
+    reader = _Reader(graph, list(model.graph))
+    found: list[Convolved] = []
+    for op in graph.operations:
+        if op.op_type == "Transpose" and len(reader.shape(op.outputs[0])) == 4:
+            with suppress(_OtherFormError):
+                found.append(_gradient(reader, op.outputs[0]))
+    taken = {op for one in found for op in one.operations}
+    for op in graph.operations:
+        if op.op_type == "Conv" and op.domain == "" and reader.is_plain(op) and op.id not in taken:
+            node = reader.nodes[op.id]
+            if _is_for(graph, op, node):
+                found.append(_direct(op, node))
+    return found
 
 
 def _is_for(graph: TrainingGraph, op: Operation, node: ir.Node) -> bool:
-    if len(op.inputs) != 2 or op.effect is not Effect.PURE or op.role is not Role.ORIGINAL:
-        return False
-    image, kernel, result = (graph.tensors[t] for t in (*op.inputs, *op.outputs))
-    if any(t.dtype != "float" or t.unsized or len(t.shape) != 4 for t in (image, kernel, result)):
+    image, kernel, result = (graph.tensors[t] for t in (*op.inputs[:2], *op.outputs))
+    if not all(map(_is_sized, (image, kernel, result))):
         return False
     if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return False
     filters = kernel.shape[0] // node.attributes.get_int("group", 1)
-    if filters == kernel.shape[1] == 1 and math.prod(result.shape):
+    results, taps = math.prod(result.shape[2:]), math.prod(kernel.shape[2:])
+    if filters == kernel.shape[1] == 1 or not results:
+        return results > 0
+    if filters <= _MOST_FILTERS and _LEAST_LARGER * results <= taps:
         return True
-    results = math.prod(result.shape[2:])
-    return filters <= _MOST_FILTERS and 0 < _LEAST_LARGER * results <= math.prod(kernel.shape[2:])
+    is_wide = result.shape[3] >= _LEAST_WIDE and kernel.shape[1] <= _MOST_CHANNELS
+    return is_wide and filters > 1 < taps <= results
 
 
-def put(node: ir.Node) -> None:
-    """Make a Conv a node of DirectConv, under the same name."""
+def _is_sized(tensor: Tensor) -> bool:
+    return tensor.dtype == "float" and not tensor.unsized and len(tensor.shape) == 4
+
+
+def _direct(op: Operation, node: ir.Node) -> Convolved:
     attributes = node.attributes
     window = {
         "strides": attributes.get_ints("strides", (1, 1)),
@@ -59,7 +102,252 @@ def put(node: ir.Node) -> None:
         "pads": attributes.get_ints("pads", (0, 0, 0, 0)),
         "group": (attributes.get_int("group", 1),),
     }
-    text = " ".join(f"{name} {' '.join(map(str, values))}" for name, values in window.items())
-    node.domain, node.op_type, node.version = FUSED_DOMAIN, DIRECT_CONV, 1
-    attributes.clear()
-    attributes.add(ir.AttrString("window", text))
+    return Convolved(
+        operations=(op.id,), op_type=DIRECT_CONV, inputs=op.inputs, window=_text(window)
+    )
+
+
+def _text(window: dict[str, Sequence[int]]) -> str:
+    return " ".join(f"{name} {' '.join(map(str, values))}" for name, values in window.items())
+
+
+# -- the gradient of a kernel ----------------------------------------------------------------------
+
+
+_SWAPPED, _LAST_FIRST = (1, 0, 2, 3), (2, 3, 0, 1)
+"""Orders of axes: samples and channels swapped, and the last two axes first."""
+
+
+class _OtherFormError(Exception):
+    """The operations are not in the form that is looked for."""
+
+
+def _need(holds: object) -> None:
+    if not holds:
+        raise _OtherFormError
+
+
+class _Reader:
+    """A graph read from its results to what they are made of."""
+
+    def __init__(self, graph: TrainingGraph, nodes: Sequence[ir.Node]) -> None:
+        self.graph, self.nodes = graph, nodes
+
+    def shape(self, tensor: TensorId) -> tuple[int, ...]:
+        return self.graph.tensors[tensor].shape
+
+    def is_plain(self, op: Operation) -> bool:
+        """Tell whether an operation may be replaced."""
+        return op.effect is Effect.PURE and op.role is Role.ORIGINAL and not op.on_cpu
+
+    def maker(self, tensor: TensorId, op_type: str) -> Operation:
+        """Return the operation that made a tensor, which must be of this type and replaceable."""
+        producer = self.graph.tensors[tensor].producer
+        _need(producer is not None)
+        op = self.graph.operations[producer or 0]
+        _need(op.op_type == op_type and op.domain == "" and self.is_plain(op))
+        return op
+
+    def axes(self, op: Operation) -> tuple[int, ...]:
+        """Return the order of axes that a Transpose makes."""
+        return tuple(self.nodes[op.id].attributes.get_ints("perm", ()))
+
+    def turned(self, tensor: TensorId, axes: Sequence[int]) -> Operation:
+        """Return the Transpose to this order of axes that made a tensor."""
+        op = self.maker(tensor, "Transpose")
+        _need(self.axes(op) == tuple(axes))
+        return op
+
+    def as_rows(self, tensor: TensorId) -> Operation:
+        """Return the Reshape of [channels, ...] to [channels, all the rest] that made a tensor."""
+        op = self.maker(tensor, "Reshape")
+        _need(len(self.shape(tensor)) == 2)
+        _need(self.shape(op.inputs[0])[0] == self.shape(tensor)[0])
+        return op
+
+    def constant(self, op: Operation, place: int, default: Sequence[float] = ()) -> list[float]:
+        """Return the elements of an input, which no run may feed; the default where it is absent."""
+        inputs = self.nodes[op.id].inputs
+        value = inputs[place] if place < len(inputs) else None
+        if value is None:
+            return list(default)
+        _need(not value.is_graph_input() and value.const_value is not None)
+        return value.const_value.numpy().reshape(-1).tolist()  # type: ignore[union-attr]
+
+
+class _Form(NamedTuple):
+    """A kernel's gradient in some operations, the last of which comes first in `replaced`.
+
+    Attributes:
+        others: operations that prepare the images.
+        pads: rows before, columns before, rows after, columns after.
+    """
+
+    image: TensorId
+    small: TensorId
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[int]
+    replaced: Sequence[Operation]
+    others: Sequence[Operation]
+
+
+def _gradient(reader: _Reader, result: TensorId) -> Convolved:
+    """Match the forms of `planner.export.aten.spatial.conv_gradients`, from their result.
+
+    Raises:
+        _OtherFormError: it is in another one.
+    """
+    last = reader.maker(result, "Transpose")
+    axes = reader.axes(last)
+    _need(axes in (_LAST_FIRST, _SWAPPED))
+    form = (_by_places if axes == _LAST_FIRST else _as_convolution)(reader, last)
+    kernel, met = reader.shape(result)[2:], reader.shape(form.small)
+    images = (form.image, form.small)
+    _need(all(_is_sized(reader.graph.tensors[t]) for t in (*images, result)))
+    _need(met[3] >= _LEAST_COLUMNS)
+    for axis, size in enumerate(reader.shape(form.image)[2:]):
+        left = size + form.pads[axis] + form.pads[axis + 2]
+        left -= form.dilations[axis] * (kernel[axis] - 1) + 1
+        _need(left >= 0 and left // form.strides[axis] + 1 == met[axis + 2])
+    window = {"strides": form.strides, "dilations": form.dilations, "pads": form.pads}
+    return Convolved(
+        operations=_gone(reader.graph, form.replaced, form.others),
+        op_type=KERNEL_GRADIENT,
+        inputs=images,
+        window=_text({**window, "kernel": kernel}),
+    )
+
+
+def _as_convolution(reader: _Reader, last: Operation) -> _Form:
+    """Match a convolution of the image by the small one, samples and channels swapped."""
+    replaced, product = [last], last.inputs[0]
+    kernel = list(reader.shape(last.outputs[0])[2:])
+    with suppress(_OtherFormError):
+        cropped = reader.maker(product, "Slice")
+        starts, ends, axes, steps = (reader.constant(cropped, i, (1, 1)) for i in range(1, 5))
+        _need(starts == [0, 0] and ends == kernel and axes == [2, 3] and steps == [1, 1])
+        replaced, product = [last, cropped], cropped.inputs[0]
+    conv = reader.maker(product, "Conv")
+    given = reader.nodes[conv.id].attributes
+    _need(len(conv.inputs) == 2 and given.get_int("group", 1) == 1)
+    _need(given.get_string("auto_pad", "NOTSET") == "NOTSET")
+    image, small = (reader.turned(t, _SWAPPED) for t in conv.inputs)
+    return _Form(
+        image=image.inputs[0],
+        small=small.inputs[0],
+        strides=given.get_ints("dilations", (1, 1)),
+        dilations=given.get_ints("strides", (1, 1)),
+        pads=given.get_ints("pads", (0, 0, 0, 0)),
+        replaced=[*replaced, conv],
+        others=[image, small],
+    )
+
+
+def _by_places(reader: _Reader, last: Operation) -> _Form:
+    """Match a product of matrices for each place in the kernel."""
+    shape = reader.shape(last.outputs[0])
+    by_place = reader.maker(last.inputs[0], "Reshape")
+    stacked = reader.maker(by_place.inputs[0], "Concat")
+    _need(len(stacked.inputs) == shape[2] * shape[3])
+    places = [_place(reader, product, shape[:2]) for product in stacked.inputs]
+    (left, right) = places[0].reads
+    _need(all(place.reads == (left, right) for place in places))
+    rows = reader.as_rows(left)
+    small, image = reader.turned(rows.inputs[0], _SWAPPED), reader.turned(right, _SWAPPED)
+    met = reader.shape(small.inputs[0])[2:]
+    _need(all(place.size == met for place in places))
+    pad, pads = _padding(reader, image.inputs[0])
+    strides, dilations = _steps(places, shape[3])
+    return _Form(
+        image=image.inputs[0] if pad is None else pad.inputs[0],
+        small=small.inputs[0],
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        replaced=[last, by_place, stacked, *(op for place in places for op in place.operations)],
+        others=[rows, small, image, *([pad] if pad is not None else [])],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """The product for one place in the kernel: the small image by a part of the large one.
+
+    Attributes:
+        reads: the small image and the large one.
+        starts, steps, size: the part, by rows and columns.
+    """
+
+    operations: tuple[Operation, ...]
+    reads: tuple[TensorId, TensorId]
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    size: tuple[int, ...]
+
+
+def _place(reader: _Reader, product: TensorId, shape: tuple[int, ...]) -> _Place:
+    gemm = reader.maker(product, "Gemm")
+    given = reader.nodes[gemm.id].attributes
+    _need(len(gemm.inputs) == 2 and reader.shape(product) == shape)
+    _need(given.get_int("transB", 0) and not given.get_int("transA", 0))
+    _need(given.get_float("alpha", 1.0) == 1.0)
+    met = reader.as_rows(gemm.inputs[1])
+    part = reader.maker(met.inputs[0], "Slice")
+    starts, axes, steps = (reader.constant(part, i, (1, 1)) for i in (1, 3, 4))
+    _need(axes == [2, 3])
+    return _Place(
+        operations=(gemm, met, part),
+        reads=(gemm.inputs[0], part.inputs[0]),
+        starts=_ints(starts),
+        steps=_ints(steps),
+        size=reader.shape(part.outputs[0])[2:],
+    )
+
+
+def _ints(numbers: Sequence[float]) -> tuple[int, ...]:
+    return tuple(int(number) for number in numbers)
+
+
+def _steps(places: Sequence[_Place], columns: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the strides and dilations with which these are a kernel's places, row by row."""
+    down = places[columns].starts[0] if len(places) > columns else 1
+    right = places[1].starts[1] if columns > 1 else 1
+    strides = places[0].steps
+    _need(min(down, right, *strides) > 0)
+    for number, place in enumerate(places):
+        row, column = divmod(number, columns)
+        _need(place.starts == (row * down, column * right) and place.steps == strides)
+    return strides, (down, right)
+
+
+def _padding(reader: _Reader, image: TensorId) -> tuple[Operation | None, Sequence[int]]:
+    """Return the Pad with rows and columns of 0 that made an image, if one did, and their numbers."""
+    try:
+        pad = reader.maker(image, "Pad")
+        widths = _ints(reader.constant(pad, 1))
+        _need(reader.constant(pad, 2, (0.0,)) == [0.0] and not reader.constant(pad, 3))
+    except _OtherFormError:
+        return None, (0, 0, 0, 0)
+    mode = reader.nodes[pad.id].attributes.get_string("mode", "constant")
+    around = (*widths[2:4], *widths[6:8])
+    is_around = len(widths) == 8 and not any((*widths[:2], *widths[4:6])) and min(around) >= 0
+    return (pad, around) if is_around and mode == "constant" else (None, (0, 0, 0, 0))
+
+
+def _gone(
+    graph: TrainingGraph, replaced: Sequence[Operation], others: Sequence[Operation]
+) -> tuple[OpId, ...]:
+    """Return what nothing else reads, in the graph's order: all of `replaced`, whose first one makes the
+    result, and those of the others that nothing else reads."""
+    gone = {op.id: op for op in (*replaced, *others)}
+
+    def is_read(op: Operation) -> bool:
+        made = [graph.tensors[t] for t in op.outputs]
+        return any(t.is_output or not gone.keys() >= set(t.consumers) for t in made)
+
+    while left := [op for op in gone.values() if op is not replaced[0] and is_read(op)]:
+        for op in left:
+            del gone[op.id]
+    _need(all(op.id in gone for op in replaced))
+    return tuple(sorted(gone))

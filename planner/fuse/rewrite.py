@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 import onnx_ir as ir
 
 from planner.fuse.again import outputs_of, with_again
-from planner.fuse.convolutions import direct_convolutions, put
+from planner.fuse.convolutions import convolutions_of
 from planner.fuse.groups import Group, GroupSearch, groups_of
 from planner.fuse.operators import types_of
 from planner.fuse.program import Program, outside, program_of
@@ -123,23 +124,29 @@ def with_fusion(
     fused = frozenset(op for group in found for op in group.operations)
     groups = with_again(ground, found)
     programs = _programs(ground, groups, fused)
-    direct = (
-        [*filter(is_asked, direct_convolutions(model, graph))]
-        if kernels.convolutions and not only_exact
-        else []
-    )
-    if not programs and not direct:
+    has_kernels = kernels.convolutions and not only_exact
+    convolved = convolutions_of(model, graph) if has_kernels else []
+    convolved = [one for one in convolved if is_asked(one.operations[0])]
+    if not programs and not convolved:
         return None
     build = _GroupWriter(model.clone(), graph)
-    members: dict[str, Members] = {name: (name,) for name in build.convolve(direct)}
+    members: dict[str, Members] = {}
     name_of = {op.id: op.name for op in graph.operations}
+
+    def put(node: NewNode, operations: Sequence[OpId], again: Sequence[OpId] = ()) -> None:
+        name = build.put(node, graph.operations[operations[0]].name)
+        members[name] = tuple(graph.operations[op].name for op in (*operations, *again))
+        name_of.update(dict.fromkeys(operations, name))
+
     for group, program in programs:
-        name = build.put(group, program)
-        does = (*group.operations, *group.again)
-        members[name] = tuple(graph.operations[op].name for op in does)
-        name_of.update(dict.fromkeys(group.operations, name))
+        node = NewNode(POINTWISE, program.inputs, program.outputs, {"program": program.text})
+        put(node, group.operations, group.again)
+    for one in convolved:
+        made = graph.operations[one.operations[-1]].outputs
+        put(NewNode(one.op_type, one.inputs, made, {"window": one.window}), one.operations)
     gone = fused - {op for group in groups for op in group.operations}
     build.remove({*gone, *(op for group, _ in programs for op in group.operations)})
+    build.remove(op for one in convolved for op in one.operations)
     place = {name_of[op]: i for i, op in enumerate(order)}  # a group's last one
     return Fused(model=build.model, members=members, order=build.sort(place))
 
@@ -167,6 +174,15 @@ def _programs(
     return found
 
 
+class NewNode(NamedTuple):
+    """A node of `planner.fused`, whose outputs replace tensors of the graph."""
+
+    op_type: str
+    inputs: Sequence[TensorId]
+    outputs: Sequence[TensorId]
+    attributes: Mapping[str, str]
+
+
 class _GroupWriter:
     """Puts nodes of groups into one model, in place of their operations."""
 
@@ -179,34 +195,30 @@ class _GroupWriter:
         self._values = {str(v.name): v for v in (*inputs, *made) if v.name}
         model.graph.opset_imports[FUSED_DOMAIN] = 1
 
-    def put(self, group: Group, program: Program) -> str:
-        """Add the node of a group, make its outputs replace the operations' results, and return its
-        name."""
+    def put(self, new: NewNode, first: str) -> str:
+        """Add a node, make its outputs replace the operations' results, and return its name.
+
+        Args:
+            first: name of the first operation that it replaces.
+        """
         tensors = self.graph.tensors
-        first = self.graph.operations[group.operations[0]].name
-        before = [self._values[tensors[t].name] for t in program.outputs]
+        before = [self._values[tensors[t].name] for t in new.outputs]
         node = ir.Node(
             FUSED_DOMAIN,
-            POINTWISE,
-            [self._values[tensors[t].name] for t in program.inputs],
-            attributes=[ir.AttrString("program", program.text)],
+            new.op_type,
+            [self._values[tensors[t].name] for t in new.inputs],
+            attributes=[ir.AttrString(name, text) for name, text in new.attributes.items()],
             outputs=[ir.Value(shape=value.shape, type=value.type) for value in before],
             version=1,
             name=self._names.fresh(f"{first}__fused"),
         )
-        for old, new in zip(before, node.outputs, strict=True):
+        for old, made in zip(before, node.outputs, strict=True):
             name, old.name = str(old.name), None
-            ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-            new.name = name
-            self._values[name] = new
+            ir.convenience.replace_all_uses_with(old, made, replace_graph_outputs=True)
+            made.name = name
+            self._values[name] = made
         self.model.graph.append(node)
         return str(node.name)
-
-    def convolve(self, operations: Sequence[OpId]) -> list[str]:
-        """Make convolutions nodes of DirectConv, and return their names, which they keep."""
-        for op in operations:
-            put(self._nodes[op])
-        return [self.graph.operations[op].name for op in operations]
 
     def remove(self, operations: Iterable[OpId]) -> None:
         """Remove nodes whose results nothing reads any more."""

@@ -34,9 +34,10 @@ STORE_TO, STORE_OUT = "StoreTo", "StoreOut"
 SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, STORE_OUT, SWAP_OUT_DONE})
 """Operators whose output is one byte without a reader; its address names a run or a swap."""
 
-FUSED_DOMAIN, POINTWISE, DIRECT_CONV = "planner.fused", "Pointwise", "DirectConv"
-"""Operators of `planner.native` that run a program over elements, and a convolution with few filters a
-group; `planner.fuse` writes them."""
+FUSED_DOMAIN, POINTWISE = "planner.fused", "Pointwise"
+DIRECT_CONV, KERNEL_GRADIENT = "DirectConv", "KernelGradient"
+"""Operators of `planner.native` that run a program over elements, a convolution, and the gradient of a
+convolution's kernel; `planner.fuse` writes them."""
 
 LEFT_ON_HOST = frozenset({TO_HOST, STORE_TO})
 """Operators whose output lies in host memory."""

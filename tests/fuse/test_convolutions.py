@@ -1,4 +1,4 @@
-"""planner.fused::DirectConv against float64 and ONNX Runtime's Conv, and as a part of `--fuse`."""
+"""planner.fused::DirectConv and KernelGradient against float64, and as a part of `--fuse`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from planner import api
-from planner.fuse.convolutions import direct_convolutions
+from planner.fuse.convolutions import convolutions_of
 from planner.onnxio.load import read_model
 from planner.pipeline.answer.explain import explain
 from planner.pipeline.prepare.graphs import analysed_graph
@@ -77,7 +77,94 @@ def test_random_windows_are_those_of_float64(seed: int):
     np.testing.assert_array_equal(found, again)
 
 
-@pytest.mark.parametrize(("kernel", "groups"), [((6, 2, 21, 21), 2), ((4, 1, 3, 3), 4)])
+def gradient_window(window: dict[str, Any], kernel: tuple[int, ...]) -> str:
+    given = {name: window[name] for name in ("strides", "dilations", "pads")}
+    return " ".join(
+        f"{k} {' '.join(map(str, v))}" for k, v in ({**given, "kernel": kernel}).items()
+    )
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_random_kernels_gradient_is_that_of_float64(seed: int):
+    random = np.random.default_rng(seed)
+    window, feeds = drawn(random)
+    window["group"] = 1
+    x = feeds["x"]
+    kernel = (int(random.integers(1, 23)), x.shape[1], *feeds["w"].shape[2:])
+    result = in_float64(window, x, np.zeros(kernel)).shape
+    given = {"x": x, "g": random.standard_normal(result, np.float32)}
+    text = gradient_window(window, kernel[2:])
+    node = helper.make_node(
+        "KernelGradient", ["x", "g"], ["y"], domain="planner.fused", window=text
+    )
+    (found,) = session(model_of([node], given, ["y"])).run(None, given)
+    # a convolution is linear in its kernel: the gradient of sum(g * conv(x, w)) by each element of w
+    (sy, sx), (dy, dx), pads, _ = (window[name] for name in NAMES)
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    wanted = np.zeros(kernel)
+    for row, column in np.ndindex(*kernel[2:]):
+        met = x[:, :, row * dy :: sy, column * dx :: sx][:, :, : result[2], : result[3]]
+        wanted[:, :, row, column] = np.einsum("nfyx,ncyx->fc", given["g"].astype(np.float64), met)
+    terms = result[0] * result[2] * result[3]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7 * (4 + terms))
+    (again,) = session(model_of([node], given, ["y"]), threads=3).run(None, given)
+    np.testing.assert_array_equal(found, again)
+
+
+def test_long_sums_are_as_exact_as_a_product_of_matrices():
+    random = np.random.default_rng(0)
+    given = {name: random.standard_normal((1, 8, 256, 1024), np.float32) for name in ("x", "g")}
+    node = helper.make_node(
+        "KernelGradient", ["x", "g"], ["y"], domain="planner.fused", window="kernel 1 1"
+    )
+    (found,) = session(model_of([node], given, ["y"])).run(None, given)
+    x, g = (given[name].reshape(8, -1) for name in ("x", "g"))
+    wanted = g.astype(np.float64) @ x.astype(np.float64).T
+    ours, theirs = (np.abs(made - wanted).max() for made in (found.reshape(8, 8), g @ x.T))
+    assert ours <= 2 * theirs
+
+
+@pytest.mark.parametrize("kernel", [(7, 3, 3, 3), (6, 1, 3, 3), (5, 3, 30, 30)])
+def test_a_bias_is_added_in_each_of_the_ways(kernel: tuple[int, ...]):
+    random = np.random.default_rng(0)
+    groups = 6 if kernel[1] == 1 else 1
+    feeds = {
+        "x": random.standard_normal((2, groups * kernel[1], 34, 41), np.float32),
+        "w": random.standard_normal(kernel, np.float32),
+        "b": random.standard_normal(kernel[0], np.float32),
+    }
+    node = helper.make_node(
+        "DirectConv", ["x", "w", "b"], ["y"], domain="planner.fused", window=f"group {groups}"
+    )
+    (found,) = session(model_of([node], feeds, ["y"])).run(None, feeds)
+    window = dict(zip(NAMES, ([1, 1], [1, 1], [0] * 4, groups), strict=True))
+    wanted = in_float64(window, feeds["x"], feeds["w"]) + feeds["b"][:, None, None]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+    feeds["b"] = feeds["b"][:-1]
+    with pytest.raises(Exception, match="the bias has not a number for each filter"):
+        session(model_of([node], feeds, ["y"])).run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "window", "said"),
+    [
+        ("DirectConv", "kernel 3 3", "is no window of this operator"),
+        ("KernelGradient", "group 1", "is no window of this operator"),
+        ("KernelGradient", "group 2 kernel 3 3", "a kernel's gradient has one group"),
+        ("KernelGradient", "kernel 9 9", "the kernel is larger than the image"),
+        ("KernelGradient", "kernel 3 2", "the windows and their gradients do not agree"),
+    ],
+)
+def test_a_gradients_window_that_does_not_fit_is_named(op_type: str, window: str, said: str):
+    feeds = {"x": np.ones((1, 2, 8, 8), np.float32), "g": np.ones((1, 2, 6, 6), np.float32)}
+    node = helper.make_node(op_type, ["x", "g"], ["y"], domain="planner.fused", window=window)
+    with pytest.raises(Exception, match=said):
+        session(model_of([node], feeds, ["y"])).run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "groups"), [((6, 2, 21, 21), 2), ((4, 1, 3, 3), 4), ((6, 4, 3, 3), 1)]
+)
 def test_a_value_that_is_none_reaches_what_reads_it_alone(kernel: tuple[int, ...], groups: int):
     window, feeds = dict(zip(NAMES, ([1, 1], [1, 1], [1, 1, 1, 1], groups), strict=True)), {}
     random = np.random.default_rng(0)
@@ -147,7 +234,7 @@ def step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_depthwise_convolutions_and_gradients_of_kernels_are_found(step: Path):
     model = read_model(step)
     graph = analysed_graph(model, {})
-    found = [graph.operations[op] for op in direct_convolutions(model, graph)]
+    found = [graph.operations[one.operations[-1]] for one in convolutions_of(model, graph)]
     assert [graph.tensors[op.outputs[0]].name for op in found] == ["y", "product"]
 
 

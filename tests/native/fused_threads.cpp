@@ -1,4 +1,4 @@
-// A program of planner.fused and a convolution on many threads, which ThreadSanitizer watches: prints
+// A program of planner.fused and convolutions on many threads, which ThreadSanitizer watches: prints
 // how many elements differ from one thread's.
 #include <cstdio>
 #include <cstring>
@@ -24,11 +24,19 @@ int main() {
     run(program, space, dims, {inputs[0].data(), inputs[1].data(), inputs[2].data()},
         {q.data(), s.data()}, parallel);
     q.insert(q.end(), s.begin(), s.end());
-    const std::vector<int64_t> image = {1, 64, 20, 20}, kernel = {64, 4, 20, 20};
-    std::vector<float> made(size_t(64 * 3 * 3));
-    convolve(parse_window("pads 1 1 1 1 group 16"), image, inputs[0].data(), kernel,
-             inputs[0].data() + 99, made.data(), parallel);
-    q.insert(q.end(), made.begin(), made.end());
+    auto add = [&](const char* text, const Dims& image, const Dims& kernel) {
+      const Window window = parse_window(text);
+      size_t count = 1;
+      for (int64_t dim : result_dims(window, image, kernel)) count *= size_t(dim);
+      std::vector<float> made(count);
+      convolve(window, image, inputs[0].data(), kernel, inputs[0].data() + 99, nullptr,
+               made.data(), parallel);
+      q.insert(q.end(), made.begin(), made.end());
+    };
+    add("pads 1 1 1 1 group 16", {1, 64, 20, 20}, {64, 4, 20, 20});
+    add("pads 1 1 1 1 group 64", {2, 64, 20, 20}, {64, 1, 3, 3});
+    add("pads 1 1 1 1", {2, 16, 30, 40}, {19, 16, 3, 3});
+    add("pads 1 1 1 1 kernel 3 3", {2, 16, 30, 40}, {2, 19, 30, 40});
     return q;
   };
   auto one = result([](size_t tasks, const std::function<void(size_t)>& work) {

@@ -10,6 +10,7 @@ from planner.graph.operators.row import (
     MOVES,
     MOVES_ALL,
     WINDOW,
+    Cost,
     Effect,
     Operator,
     T,
@@ -34,6 +35,7 @@ OTHERS: Mapping[str, Mapping[str, Operator]] = {
         # `first_in_place` in planner/native/fused/operator.cpp
         "Pointwise": Operator(PURE, in_place=FIRST),
         "DirectConv": Operator(PURE, CONVOLUTION),
+        "KernelGradient": Operator(PURE, Cost("kernel gradient")),
     },
     "com.microsoft.nchwc": {
         "AveragePool": Operator(PURE, WINDOW),

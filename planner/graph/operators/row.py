@@ -60,6 +60,7 @@ CostRule = Literal[
     "convolution",
     "transposed convolution",
     "convolution gradient",
+    "kernel gradient",
     "einsum",
     "attention",
 ]

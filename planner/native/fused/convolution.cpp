@@ -1,5 +1,3 @@
-// The sums, compiled three times on x86, as the loops of loops.cpp are; the two with FMA give the
-// same bits. PLANNER_PLAIN_LOOPS, for tests, leaves the first alone.
 #include "fused/convolution.h"
 
 #include <algorithm>
@@ -7,224 +5,280 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "fused/processor.h"
-
-#ifdef PLANNER_HAS_KINDS
-#include <immintrin.h>
-#endif
+#include "fused/convolution_kernels.h"
 
 namespace planner::fused {
 namespace {
 
-constexpr size_t kLanes = 16;
-constexpr size_t kMostFilters = 16;  // of a task
+constexpr size_t kTaskFilters = 16, kTaskResults = 1 << 11;  // at most, of a task of sums
+constexpr size_t kFoldAfter = 1 << 13;  // elements that float32 adds up, before float64 does
+constexpr size_t kStripFloats = 1 << 15;  // of the filters' rows that meet a strip of the image
+constexpr size_t kSpreadRows = 8, kSpreadFloats = 1 << 16;  // of the result, and of a strip of the image
 
-struct Strips {  // what a block reads: rows of filters, and of the image where a result's first lies
-  const float *kernel, *image;
-  size_t count, columns, kernel_filter, image_row;
-};
-using Block = void (*)(const Strips&, const size_t* offsets, double* to, size_t to_filter);
-struct Taps {  // a filter's elements, and where in the image what each meets first lies
-  const float *kernel, *image;
-  const size_t* offsets;
-  size_t count;
-};
-struct Blocks {
-  Block one[6], two[6], four[6];  // by number of results
-  size_t most_sums;               // that the registers hold
-  void (*taps)(const Taps&, float* to, size_t count);
-};
-
-}  // namespace
-
-namespace plain {
-namespace {
-constexpr size_t kMostSums = 4;
-struct Lanes {
-  float at[kLanes];
-};
-inline Lanes load_part(const float* at, size_t count) {
-  Lanes made = {};
-  std::memcpy(made.at, at, count * sizeof(float));
-  return made;
-}
-inline Lanes load(const float* at) { return load_part(at, kLanes); }
-inline Lanes fma(const Lanes& a, const Lanes& b, Lanes c) {
-  for (size_t i = 0; i < kLanes; i++) c.at[i] += a.at[i] * b.at[i];
-  return c;
-}
-inline float element(const Lanes& lanes, size_t i) { return lanes.at[i]; }
-inline Lanes all(float value) {
-  Lanes made;
-  for (float& at : made.at) at = value;
-  return made;
-}
-inline void store(const Lanes& lanes, float* to) { std::memcpy(to, lanes.at, sizeof lanes.at); }
-#include "fused/convolution.inc"
-}  // namespace
-}  // namespace plain
-
-#ifdef PLANNER_HAS_KINDS
-PLANNER_FOR_AVX2
-namespace avx2 {
-namespace {
-constexpr size_t kMostSums = 6;
-struct Lanes {
-  __m256 low, high;
-};
-inline Lanes load(const float* at) { return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)}; }
-inline Lanes load_part(const float* at, size_t count) {
-  const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i end = _mm256_set1_epi32(int(count));
-  const __m256i high = _mm256_add_epi32(places, _mm256_set1_epi32(8));
-  return {_mm256_maskload_ps(at, _mm256_cmpgt_epi32(end, places)),
-          _mm256_maskload_ps(at + 8, _mm256_cmpgt_epi32(end, high))};
-}
-inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
-  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
-}
-inline Lanes all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
-inline void store(const Lanes& lanes, float* to) {
-  _mm256_storeu_ps(to, lanes.low), _mm256_storeu_ps(to + 8, lanes.high);
-}
-inline float element(const Lanes& lanes, size_t i) {
-  return i < 8 ? lanes.low[i] : lanes.high[i - 8];
-}
-#include "fused/convolution.inc"
-}  // namespace
-}  // namespace avx2
-PLANNER_FOR_ANY
-PLANNER_FOR_AVX512
-namespace avx512 {
-namespace {
-constexpr size_t kMostSums = 16;
-using Lanes = __m512;
-inline Lanes load(const float* at) { return _mm512_loadu_ps(at); }
-inline Lanes load_part(const float* at, size_t count) {
-  return _mm512_maskz_loadu_ps(__mmask16((1u << count) - 1), at);
-}
-inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
-  return _mm512_fmadd_ps(a, b, c);
-}
-inline Lanes all(float value) { return _mm512_set1_ps(value); }
-inline void store(const Lanes& lanes, float* to) { _mm512_storeu_ps(to, lanes); }
-inline float element(const Lanes& lanes, size_t i) { return lanes[i]; }
-#include "fused/convolution.inc"
-}  // namespace
-}  // namespace avx512
-PLANNER_FOR_ANY
-#endif
-
-namespace {
-
-const Blocks& chosen() {
-  static const Blocks found = PLANNER_CHOOSE(blocks());
-  return found;
-}
-
-// One channel of an image with its padding, in parts: every so many rows and columns lie together.
+// Where rows of one channel of an image lie, with its padding, in parts: every so many rows and columns
+// lie together.
 struct Plane {
-  const size_t row_step, column_step, rows, columns;  // of a part: [row_step][column_step][rows][columns]
-  std::vector<float> data;
+  const size_t all_rows, row_step, column_step;
+  const size_t rows, columns;  // of a part: [row_step][column_step][rows][columns]
 
-  Plane(const Window& window, size_t height, size_t width, size_t row_step, size_t column_step)
-      : row_step(row_step),
+  Plane(size_t all_rows, size_t all_columns, size_t row_step, size_t column_step)
+      : all_rows(all_rows),
+        row_step(row_step),
         column_step(column_step),
-        rows((height + size_t(window.pads[0] + window.pads[2]) + row_step - 1) / row_step),
-        columns((width + size_t(window.pads[1] + window.pads[3]) + column_step - 1) / column_step),
-        data(row_step * column_step * rows * columns, 0.0f) {}
+        rows((all_rows + row_step - 1) / row_step),
+        columns((all_columns + column_step - 1) / column_step) {}
 
-  size_t place(size_t row, size_t column) const {  // of an element of the padded image
+  size_t size() const { return row_step * column_step * rows * columns; }
+
+  size_t place(size_t row, size_t column) const {
     size_t part = row % row_step * column_step + column % column_step;
     return (part * rows + row / row_step) * columns + column / column_step;
   }
 
-  void fill(const Window& window, const float* from, size_t height, size_t width) {
-    const size_t top = size_t(window.pads[0]), left = size_t(window.pads[1]), step = column_step;
-    for (size_t row = 0; row < height; row++, from += width)
-      for (size_t first = 0; first < std::min(step, width); first++) {  // columns first, first + step, ...
-        float* at = data.data() + place(row + top, first + left);
-        const size_t count = (width - first + step - 1) / step;
-        if (step == 1)
-          std::memcpy(at, from, count * sizeof(float));
-        else if (step == 2)  // a step that the compiler knows
-          for (size_t i = 0; i < count; i++) at[i] = from[first + 2 * i];
-        else
-          for (size_t i = 0; i < count; i++) at[i] = from[first + step * i];
-      }
+  // Copy the rows of an image from `start` on; below 0 and from `height` on they are 0. The columns
+  // stand `left` further right, and those beside them stay as they are.
+  void fill(float* to, const float* image, int64_t start, size_t height, size_t width,
+            size_t left) const {
+    for (size_t row = 0; row < all_rows; row++) {
+      const int64_t from = start + int64_t(row);
+      const bool is_inside = from >= 0 && from < int64_t(height);
+      fill_row(to, row, is_inside ? image + size_t(from) * width : nullptr, width, left);
+    }
+  }
+
+ private:
+  void fill_row(float* to, size_t row, const float* pixels, size_t width, size_t left) const {
+    const size_t step = column_step;
+    for (size_t first = 0; first < std::min(step, width); first++) {  // columns first, first + step, ...
+      float* at = to + place(row, first + left);
+      const size_t count = (width - first + step - 1) / step;
+      if (!pixels)
+        std::memset(at, 0, count * sizeof(float));
+      else if (step == 1)
+        std::memcpy(at, pixels, count * sizeof(float));
+      else if (step == 2)  // a step that the compiler knows
+        for (size_t i = 0; i < count; i++) at[i] = pixels[first + 2 * i];
+      else
+        for (size_t i = 0; i < count; i++) at[i] = pixels[first + step * i];
+    }
   }
 };
 
-struct Sizes {  // an image and a kernel, in whole numbers
+// A convolution in whole numbers.
+struct Sizes {
   size_t samples, channels, height, width, filters, kernel_channels, kernel_height, kernel_width;
   size_t result_height, result_width, groups;
+  size_t strides[2], dilations[2], top, left, padded_width;
+  // how far apart samples and channels lie, and filters and their channels
+  size_t image_sample, image_channel, kernel_filter, kernel_channel, result_sample, result_filter;
+
+  Sizes(const Window& window, const std::vector<int64_t>& image, const std::vector<int64_t>& kernel) {
+    const auto dims = result_dims(window, image, kernel);
+    const bool turned = window.is_gradient();
+    samples = size_t(image[turned]), channels = size_t(image[!turned]);
+    filters = size_t(kernel[turned]), kernel_channels = size_t(kernel[!turned]);
+    height = size_t(image[2]), width = size_t(image[3]);
+    kernel_height = size_t(kernel[2]), kernel_width = size_t(kernel[3]);
+    result_height = size_t(dims[2]), result_width = size_t(dims[3]), groups = size_t(window.group);
+    for (int axis = 0; axis < 2; axis++) {  // what is far apart in one is it in the other
+      strides[axis] = size_t(turned ? window.dilations[axis] : window.strides[axis]);
+      dilations[axis] = size_t(turned ? window.strides[axis] : window.dilations[axis]);
+    }
+    top = size_t(window.pads[0]), left = size_t(window.pads[1]);
+    padded_width = left + width + size_t(window.pads[3]);
+    const size_t image_row = size_t(image[1]) * pixels(), kernel_row = size_t(kernel[1]) * taps();
+    image_sample = turned ? pixels() : image_row, image_channel = turned ? image_row : pixels();
+    kernel_filter = turned ? taps() : kernel_row, kernel_channel = turned ? kernel_row : taps();
+    result_sample = turned ? results() : filters * results();
+    result_filter = turned ? samples * results() : results();
+  }
+
   size_t group_filters() const { return filters / groups; }
+  size_t pixels() const { return height * width; }
+  size_t taps() const { return kernel_height * kernel_width; }
   size_t results() const { return result_height * result_width; }
+
+  std::vector<size_t> tap_places(const Plane& plane) const {
+    std::vector<size_t> places;
+    for (size_t y = 0; y < kernel_height; y++)
+      for (size_t x = 0; x < kernel_width; x++)
+        places.push_back(plane.place(y * dilations[0], x * dilations[1]));
+    return places;
+  }
+
+  std::vector<size_t> result_places(const Plane& plane) const {
+    std::vector<size_t> places;
+    for (size_t y = 0; y < result_height; y++)
+      for (size_t x = 0; x < result_width; x++)
+        places.push_back(plane.place(y * strides[0], x * strides[1]));
+    return places;
+  }
 };
 
-// The filters from `first` on, of one group, over all samples: a sum for each result.
-void add_up(const Window& window, const Sizes& s, const float* image, const float* kernel,
-            float* result, size_t first, size_t count) {
-  const Blocks& blocks = chosen();
-  Plane plane(window, s.height, s.width, 1, size_t(window.dilations[1]));
-  std::vector<size_t> offsets;
-  for (size_t y = 0; y < s.result_height; y++)
-    for (size_t x = 0; x < s.result_width; x++)
-      offsets.push_back(plane.place(y * size_t(window.strides[0]), x * size_t(window.strides[1])));
-  const size_t group = first / s.group_filters(), results = s.results();
-  const size_t kernel_plane = s.kernel_height * s.kernel_width;
-  std::vector<double> sums(s.samples * count * results, 0.0);
+struct Convolution {
+  const Sizes size;
+  const float *image, *kernel, *bias;
+  float* result;
+};
+
+struct Part {  // filters of one group, and samples
+  size_t filter, filters, sample, samples;
+};
+
+// A sum for each result of a part. The image comes in strips of rows, so that the rows of the filters
+// that meet them stay in the cache for all samples.
+void add_up(const Convolution& of, const Part& part) {
+  const Sizes& s = of.size;
+  const size_t count = part.filters, results = s.results(), lanes = kernels().width;
+  const size_t most = std::min(kFoldAfter, kStripFloats / count);
+  const size_t strip = std::clamp<size_t>(most / s.kernel_width, 1, s.kernel_height);
+  const Plane plane(s.dilations[0] * (strip - 1) + (s.result_height - 1) * s.strides[0] + 1,
+                    s.padded_width, 1, s.dilations[1]);
+  const std::vector<size_t> places = s.result_places(plane);
+  const size_t first_channel = part.filter / s.group_filters() * s.kernel_channels;
+  std::vector<float> rows(plane.size(), 0.0f);
+  std::vector<float> sums(part.samples * count * results * lanes, 0.0f);
+  std::vector<double> totals(part.samples * count * results, 0.0);
+  auto fold = [&] {
+    for (size_t i = 0; i < totals.size(); i++)
+      for (size_t lane = i * lanes; lane < (i + 1) * lanes; lane++) totals[i] += sums[lane];
+    std::fill(sums.begin(), sums.end(), 0.0f);
+  };
+  size_t unfolded = 0;
   for (size_t channel = 0; channel < s.kernel_channels; channel++)
-    for (size_t sample = 0; sample < s.samples; sample++) {
-      size_t from = sample * s.channels + group * s.kernel_channels + channel;
-      plane.fill(window, image + from * s.height * s.width, s.height, s.width);
-      for (size_t f = 0; f < count;) {
-        size_t filters = count - f >= 4 && blocks.most_sums > 6 ? 4 : count - f >= 2 ? 2 : 1;
-        const Block* some = filters == 4 ? blocks.four : filters == 2 ? blocks.two : blocks.one;
-        size_t most = std::min(blocks.most_sums / filters, size_t(filters == 4 ? 4 : 6));
-        Strips strips{kernel + ((first + f) * s.kernel_channels + channel) * kernel_plane,
-                      plane.data.data(),
-                      s.kernel_height,
-                      s.kernel_width,
-                      s.kernel_channels * kernel_plane,
-                      size_t(window.dilations[0]) * plane.columns};
-        double* to = &sums[(sample * count + f) * results];
-        for (size_t o = 0; o < results;) {
-          size_t left = results - o, blocks_left = (left + most - 1) / most;
-          size_t taken = (left + blocks_left - 1) / blocks_left;  // blocks of about one size
-          some[taken - 1](strips, offsets.data() + o, to + o, results);
-          o += taken;
+    for (size_t row = 0; row < s.kernel_height; row += strip) {
+      for (size_t sample = 0; sample < part.samples; sample++) {
+        const float* image = of.image + (part.sample + sample) * s.image_sample +
+                             (first_channel + channel) * s.image_channel;
+        plane.fill(rows.data(), image, int64_t(row * s.dilations[0]) - int64_t(s.top), s.height,
+                   s.width, s.left);
+        for (size_t f = 0; f < count;) {
+          const bool has_four = count - f >= kFilters;
+          const Strips strips{of.kernel + (part.filter + f) * s.kernel_filter +
+                                  channel * s.kernel_channel + row * s.kernel_width,
+                              rows.data(),
+                              std::min(strip, s.kernel_height - row),
+                              s.kernel_width,
+                              s.kernel_filter,
+                              s.dilations[0] * plane.columns};
+          float* to = &sums[(sample * count + f) * results * lanes];
+          const size_t together = kernels().most_results[has_four];
+          for (size_t o = 0; o < results;) {
+            size_t left = results - o, blocks = (left + together - 1) / together;
+            size_t taken = (left + blocks - 1) / blocks;  // blocks of about one size
+            kernels().sums[has_four][taken - 1](strips, &places[o], to + o * lanes, results * lanes);
+            o += taken;
+          }
+          f += has_four ? kFilters : 1;
         }
-        f += filters;
       }
+      unfolded += strip * s.kernel_width;
+      if (unfolded >= kFoldAfter) fold(), unfolded = 0;
     }
-  for (size_t sample = 0; sample < s.samples; sample++) {
-    float* to = result + (sample * s.filters + first) * results;
-    const double* from = &sums[sample * count * results];
-    for (size_t i = 0; i < count * results; i++) to[i] = float(from[i]);
-  }
+  fold();
+  const double* from = totals.data();
+  for (size_t sample = part.sample; sample < part.sample + part.samples; sample++)
+    for (size_t f = part.filter; f < part.filter + count; f++)
+      for (size_t i = 0; i < results; i++)
+        of.result[sample * s.result_sample + f * s.result_filter + i] =
+            float(*from++ + (of.bias ? of.bias[f] : 0.0f));
+}
+
+void add_up_all(const Convolution& of, const Parallel& parallel) {
+  const Sizes& s = of.size;
+  const size_t of_group = s.group_filters(), filters = std::min(kTaskFilters, of_group);
+  const size_t samples = std::clamp<size_t>(kTaskResults / (filters * s.results()), 1, s.samples);
+  const size_t parts = (of_group + filters - 1) / filters;
+  const size_t sample_parts = (s.samples + samples - 1) / samples;
+  parallel(parts * s.groups * sample_parts, [&](size_t number) {
+    const size_t first = number % parts * filters, group = number / parts % s.groups;
+    const size_t sample = number / parts / s.groups * samples;
+    add_up(of, {group * of_group + first, std::min(filters, of_group - first), sample,
+                std::min(samples, s.samples - sample)});
+  });
 }
 
 // One channel by its one filter, over all samples: an element of the filter at a time, along the rows.
-void slide(const Window& window, const Sizes& s, const float* image, const float* kernel,
-           float* result, size_t channel) {
-  Plane plane(window, s.height, s.width, size_t(window.strides[0]), size_t(window.strides[1]));
-  std::vector<size_t> offsets;
-  for (size_t y = 0; y < s.kernel_height; y++)
-    for (size_t x = 0; x < s.kernel_width; x++)
-      offsets.push_back(plane.place(y * size_t(window.dilations[0]), x * size_t(window.dilations[1])));
+void slide(const Convolution& of, size_t channel) {
+  const Sizes& s = of.size;
+  const size_t reach = (s.result_height - 1) * s.strides[0] + (s.kernel_height - 1) * s.dilations[0];
+  const Plane plane(reach + 1, s.padded_width, s.strides[0], s.strides[1]);
+  const std::vector<size_t> places = s.tap_places(plane);
+  std::vector<float> rows(plane.size(), 0.0f);
   // what lies between the rows of the result is computed, too, and left out
   std::vector<float> made((s.result_height - 1) * plane.columns + s.result_width);
   for (size_t sample = 0; sample < s.samples; sample++) {
-    size_t from = sample * s.channels + channel;
-    plane.fill(window, image + from * s.height * s.width, s.height, s.width);
-    chosen().taps({kernel + channel * offsets.size(), plane.data.data(), offsets.data(), offsets.size()},
-                  made.data(), made.size());
-    float* to = result + from * s.results();
+    const float* image = of.image + sample * s.image_sample + channel * s.image_channel;
+    plane.fill(rows.data(), image, -int64_t(s.top), s.height, s.width, s.left);
+    kernels().slide({of.kernel + channel * s.kernel_filter, rows.data(), places.data(), places.size(), 1, 0},
+                    made.data(), made.size());
+    float* to = of.result + sample * s.result_sample + channel * s.result_filter;
     for (size_t row = 0; row < s.result_height; row++)
-      std::memcpy(to + row * s.result_width, &made[row * plane.columns],
-                  s.result_width * sizeof(float));
+      for (size_t i = 0; i < s.result_width; i++)
+        *to++ = made[row * plane.columns + i] + (of.bias ? of.bias[channel] : 0.0f);
   }
+}
+
+// The weights of up to four filters for some channels: [channels][taps][four].
+void pack(const Convolution& of, size_t filter, size_t filters, size_t channel, size_t channels,
+          float* packed) {
+  const Sizes& s = of.size;
+  for (size_t f = 0; f < kFilters; f++) {
+    const float* from =
+        of.kernel + (filter + f) * s.kernel_filter + channel * s.kernel_channel;
+    for (size_t i = 0; i < channels * s.taps(); i++)
+      packed[i * kFilters + f] = f < filters ? from[i] : 0.0f;
+  }
+}
+
+// Some rows of a sample's result, of one group. The channels come in parts that stay in the cache.
+void spread(const Convolution& of, size_t sample, size_t group, size_t row, size_t rows) {
+  const Sizes& s = of.size;
+  const size_t reach = (rows - 1) * s.strides[0] + (s.kernel_height - 1) * s.dilations[0];
+  const Plane plane(reach + 1, s.padded_width, s.strides[0], s.strides[1]);
+  const std::vector<size_t> places = s.tap_places(plane);
+  const size_t most = std::clamp<size_t>(kSpreadFloats / plane.size(), 1, s.kernel_channels);
+  // vectors may begin before the end of the last channel's rows, and end after it
+  std::vector<float> strip(most * plane.size() + kVectors * kernels().width, 0.0f);
+  std::vector<float> packed(most * s.taps() * kFilters);
+  std::vector<float> rest(s.result_width);  // of filters that there are not
+  const size_t first = group * s.group_filters();
+  float* result =
+      of.result + sample * s.result_sample + first * s.result_filter + row * s.result_width;
+  for (size_t f = 0; f < s.group_filters(); f++)
+    std::fill_n(result + f * s.result_filter, rows * s.result_width,
+                of.bias ? of.bias[first + f] : 0.0f);
+  for (size_t channel = 0; channel < s.kernel_channels; channel += most) {
+    const size_t count = std::min(most, s.kernel_channels - channel);
+    for (size_t i = 0; i < count; i++)
+      plane.fill(&strip[i * plane.size()],
+                 of.image + sample * s.image_sample +
+                     (group * s.kernel_channels + channel + i) * s.image_channel,
+                 int64_t(row * s.strides[0]) - int64_t(s.top), s.height, s.width, s.left);
+    for (size_t f = 0; f < s.group_filters(); f += kFilters) {
+      const size_t filters = std::min(kFilters, s.group_filters() - f);
+      pack(of, first + f, filters, channel, count, packed.data());
+      for (size_t y = 0; y < rows; y++) {
+        float* to[kFilters];
+        for (size_t i = 0; i < kFilters; i++)
+          to[i] = i < filters ? result + (f + i) * s.result_filter + y * s.result_width : rest.data();
+        kernels().spread({packed.data(), &strip[y * plane.columns], places.data(), places.size(), count,
+                          plane.size()},
+                         to, s.result_width);
+      }
+    }
+  }
+}
+
+void spread_all(const Convolution& of, const Parallel& parallel) {
+  const Sizes& s = of.size;
+  const size_t rows = std::min(kSpreadRows, s.result_height);
+  const size_t strips = (s.result_height + rows - 1) / rows;
+  parallel(s.samples * s.groups * strips, [&](size_t number) {
+    const size_t row = number % strips * rows;
+    spread(of, number / strips / s.groups, number / strips % s.groups, row,
+           std::min(rows, s.result_height - row));
+  });
 }
 
 void check_window(bool holds, const std::string& otherwise) {
@@ -245,6 +299,7 @@ Window parse_window(const std::string& text) {
     else if (name == "dilations") read(window.dilations, 2, 1);
     else if (name == "pads") read(window.pads, 4, 0);
     else if (name == "group") read(&window.group, 1, 1);
+    else if (name == "kernel") read(window.kernel, 2, 1);
     else check_window(false, "'" + text + "' is no window");
   }
   return window;
@@ -253,41 +308,37 @@ Window parse_window(const std::string& text) {
 std::vector<int64_t> result_dims(const Window& window, const std::vector<int64_t>& image,
                                  const std::vector<int64_t>& kernel) {
   check_window(image.size() == 4 && kernel.size() == 4, "image and kernel have four dims");
-  check_window(kernel[0] % window.group == 0 && image[1] == kernel[1] * window.group,
-        "channels and groups do not agree");
-  std::vector<int64_t> made = {image[0], kernel[0]};
+  const bool turned = window.is_gradient();
+  check_window(!turned || window.group == 1, "a kernel's gradient has one group");
+  check_window(kernel[turned] % window.group == 0 &&
+                   image[!turned] == kernel[!turned] * window.group,
+               "channels and groups do not agree");
+  std::vector<int64_t> made = {image[turned], kernel[turned]};
+  if (turned) std::swap(made[0], made[1]);
   for (size_t axis = 0; axis < 2; axis++) {
-    int64_t covered = window.dilations[axis] * (kernel[axis + 2] - 1) + 1;
+    int64_t window_size = turned ? window.kernel[axis] : kernel[axis + 2];
+    int64_t covered = window.dilations[axis] * (window_size - 1) + 1;
     int64_t padded = image[axis + 2] + window.pads[axis] + window.pads[axis + 2];
-    check_window(kernel[axis + 2] > 0 && covered <= padded, "the kernel is larger than the image");
-    made.push_back((padded - covered) / window.strides[axis] + 1);
+    check_window(window_size > 0 && covered <= padded, "the kernel is larger than the image");
+    int64_t windows = (padded - covered) / window.strides[axis] + 1;
+    check_window(!turned || kernel[axis + 2] == windows, "the windows and their gradients do not agree");
+    made.push_back(turned ? window.kernel[axis] : windows);
   }
   return made;
 }
 
 void convolve(const Window& window, const std::vector<int64_t>& image_dims, const float* image,
-              const std::vector<int64_t>& kernel_dims, const float* kernel, float* result,
-              const Parallel& parallel) {
-  auto dims = result_dims(window, image_dims, kernel_dims);
-  auto size = [](int64_t dim) { return size_t(dim); };
-  const Sizes sizes{size(image_dims[0]),  size(image_dims[1]),  size(image_dims[2]),
-                    size(image_dims[3]),  size(kernel_dims[0]), size(kernel_dims[1]),
-                    size(kernel_dims[2]), size(kernel_dims[3]), size(dims[2]),
-                    size(dims[3]),        size(window.group)};
-  if (!sizes.samples || !sizes.results()) return;
-  const bool has_larger_result = sizes.results() >= sizes.kernel_height * sizes.kernel_width;
-  if (sizes.kernel_channels == 1 && sizes.group_filters() == 1 && has_larger_result)
-    return parallel(sizes.groups, [&](size_t channel) {
-      slide(window, sizes, image, kernel, result, channel);
-    });
-  const size_t of_group = sizes.group_filters(), most = std::min(kMostFilters, of_group);
-  if (!most) return;
-  const size_t parts = (of_group + most - 1) / most;
-  parallel(parts * sizes.groups, [&](size_t task) {
-    size_t first = task % parts * most, group = task / parts;
-    size_t count = std::min(most, of_group - first);
-    add_up(window, sizes, image, kernel, result, group * of_group + first, count);
-  });
+              const std::vector<int64_t>& kernel_dims, const float* kernel, const float* bias,
+              float* result, const Parallel& parallel) {
+  const Convolution of{{window, image_dims, kernel_dims}, image, kernel, bias, result};
+  const Sizes& s = of.size;
+  if (!s.samples || !s.results() || !s.filters) return;
+  if (window.is_gradient() || s.results() < s.taps())
+    add_up_all(of, parallel);
+  else if (s.group_filters() == 1 && s.kernel_channels == 1)
+    parallel(s.groups, [&](size_t channel) { slide(of, channel); });
+  else
+    spread_all(of, parallel);
 }
 
 }  // namespace planner::fused

@@ -187,7 +187,7 @@ ort::CustomOpDomain* domain() {
     for (bool cuda : {false, true})
       if (cuda ? has_cuda_driver() : !kTestBuild)
         succeed(api->CustomOpDomain_Add(created, described(cuda)));
-    succeed(api->CustomOpDomain_Add(created, convolution_operator()));
+    for (auto* op : convolution_operators()) succeed(api->CustomOpDomain_Add(created, op));
     return created;
   }();
   return made;
