@@ -87,7 +87,7 @@ def _is_for(graph: TrainingGraph, op: Operation, node: ir.Node) -> bool:
     if filters <= _MOST_FILTERS and _LEAST_LARGER * results <= taps:
         return True
     is_wide = result.shape[3] >= _LEAST_WIDE and kernel.shape[1] <= _MOST_CHANNELS
-    return is_wide and filters > 1 < taps <= results
+    return is_wide and filters > 1 and 1 < taps <= results
 
 
 def _is_sized(tensor: Tensor) -> bool:
