@@ -141,6 +141,7 @@ class CpuJob:
     _sessions: VerifyingSessions = field(init=False)
     _as_run: Path | None = field(default=None, init=False)
     _copies: CopyCheck | None = field(default=None, init=False)
+    _is_as_analysed: bool = field(default=True, init=False)
     _bytes: BytesSeen = field(init=False)
     _room_failures: int = field(default=0, init=False)
 
@@ -356,7 +357,8 @@ class CpuJob:
     def _adopt_order(self, run: Run) -> None:
         """Take the order in which the original really ran as the order to predict its bytes for."""
         order, note = executed_order(run, self.graphs["original"], self.orders["original"])
-        self.orders = {**self.orders, "original": order}
+        self._is_as_analysed = order is not None
+        self.orders = {**self.orders, "original": order or self.orders["original"]}
         self.notes += note
 
     def _judge_outputs(
@@ -455,6 +457,7 @@ class CpuJob:
                 self._contestant("rewritten"), opened=in_its_pool(self.paths["rewritten"], opened)
             ),
             [check for check in self._bytes.checks if check.model == "original"],
+            is_as_analysed=self._is_as_analysed,
         )
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes

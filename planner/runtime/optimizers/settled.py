@@ -70,10 +70,10 @@ def is_settled_order(run: Run, graph: TrainingGraph, order: Sequence[OpId]) -> b
 
 def executed_order(
     run: Run, graph: TrainingGraph, expected: tuple[OpId, ...]
-) -> tuple[tuple[OpId, ...], tuple[str, ...]]:
+) -> tuple[tuple[OpId, ...] | None, tuple[str, ...]]:
     """Return the order in which an original model ran, and a note where it is not the expected one.
 
-    Where other nodes ran than the graph's, return the expected order.
+    Return None where other nodes ran than the graph's.
     """
     by_name = {op.name: op.id for op in graph.operations}
     executed = tuple(by_name[e.name] for e in run if e.name in by_name)
@@ -84,7 +84,7 @@ def executed_order(
             f"the original model ran {len(run)} nodes, which are not the {len(expected)} of "
             "its analysed graph: predicted and measured bytes are of two graphs"
         )
-        return expected, (note,)
+        return None, (note,)
     before, after = (timeline(graph, order).peak_bytes for order in (expected, executed))
     note = (
         f"the original model ran in another order than predicted: live peak "
