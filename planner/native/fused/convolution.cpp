@@ -125,60 +125,84 @@ struct Part {  // filters of one group, and samples
   size_t filter, filters, sample, samples;
 };
 
+// Sums in float32, a few lanes of each, and now and then in float64.
+class Sums {
+ public:
+  explicit Sums(size_t count) : parts_(count * kernels().width, 0.0f), totals_(count, 0.0) {}
+
+  float* lanes_of(size_t sum) { return &parts_[sum * kernels().width]; }
+
+  void added(size_t elements) {  // to each sum
+    if ((unfolded_ += elements) >= kFoldAfter) fold();
+  }
+
+  const double* totals() {
+    fold();
+    return totals_.data();
+  }
+
+ private:
+  void fold() {
+    const size_t lanes = kernels().width;
+    for (size_t i = 0; i < totals_.size(); i++)
+      for (size_t lane = i * lanes; lane < (i + 1) * lanes; lane++) totals_[i] += parts_[lane];
+    std::fill(parts_.begin(), parts_.end(), 0.0f);
+    unfolded_ = 0;
+  }
+
+  std::vector<float> parts_;
+  std::vector<double> totals_;
+  size_t unfolded_ = 0;
+};
+
+// Add to sums, [filter][result][lane], what a strip of the image gives by each of some filters.
+void meet(Strips strips, size_t filters, const std::vector<size_t>& places, float* sums) {
+  const size_t lanes = kernels().width, results = places.size();
+  while (filters) {
+    const bool has_four = filters >= kFilters;
+    const size_t together = kernels().most_results[has_four], taken = has_four ? kFilters : 1;
+    for (size_t o = 0; o < results;) {
+      const size_t left = results - o, blocks = (left + together - 1) / together;
+      const size_t some = (left + blocks - 1) / blocks;  // blocks of about one size
+      kernels().sums[has_four][some - 1](strips, &places[o], sums + o * lanes, results * lanes);
+      o += some;
+    }
+    filters -= taken;
+    strips.kernel += taken * strips.kernel_filter;
+    sums += taken * results * lanes;
+  }
+}
+
 // A sum for each result of a part. The image comes in strips of rows, so that the rows of the filters
 // that meet them stay in the cache for all samples.
 void add_up(const Convolution& of, const Part& part) {
   const Sizes& s = of.size;
-  const size_t count = part.filters, results = s.results(), lanes = kernels().width;
-  const size_t most = std::min(kFoldAfter, kStripFloats / count);
+  const size_t most = std::min(kFoldAfter, kStripFloats / part.filters), results = s.results();
   const size_t strip = std::clamp<size_t>(most / s.kernel_width, 1, s.kernel_height);
   const Plane plane(s.dilations[0] * (strip - 1) + (s.result_height - 1) * s.strides[0] + 1,
                     s.padded_width, 1, s.dilations[1]);
   const std::vector<size_t> places = s.result_places(plane);
   const size_t first_channel = part.filter / s.group_filters() * s.kernel_channels;
   std::vector<float> rows(plane.size(), 0.0f);
-  std::vector<float> sums(part.samples * count * results * lanes, 0.0f);
-  std::vector<double> totals(part.samples * count * results, 0.0);
-  auto fold = [&] {
-    for (size_t i = 0; i < totals.size(); i++)
-      for (size_t lane = i * lanes; lane < (i + 1) * lanes; lane++) totals[i] += sums[lane];
-    std::fill(sums.begin(), sums.end(), 0.0f);
-  };
-  size_t unfolded = 0;
+  Sums sums(part.samples * part.filters * results);
   for (size_t channel = 0; channel < s.kernel_channels; channel++)
     for (size_t row = 0; row < s.kernel_height; row += strip) {
+      const float* kernel = of.kernel + part.filter * s.kernel_filter + channel * s.kernel_channel +
+                            row * s.kernel_width;
+      const Strips strips{kernel, rows.data(), std::min(strip, s.kernel_height - row),
+                          s.kernel_width, s.kernel_filter, s.dilations[0] * plane.columns};
       for (size_t sample = 0; sample < part.samples; sample++) {
         const float* image = of.image + (part.sample + sample) * s.image_sample +
                              (first_channel + channel) * s.image_channel;
         plane.fill(rows.data(), image, int64_t(row * s.dilations[0]) - int64_t(s.top), s.height,
                    s.width, s.left);
-        for (size_t f = 0; f < count;) {
-          const bool has_four = count - f >= kFilters;
-          const Strips strips{of.kernel + (part.filter + f) * s.kernel_filter +
-                                  channel * s.kernel_channel + row * s.kernel_width,
-                              rows.data(),
-                              std::min(strip, s.kernel_height - row),
-                              s.kernel_width,
-                              s.kernel_filter,
-                              s.dilations[0] * plane.columns};
-          float* to = &sums[(sample * count + f) * results * lanes];
-          const size_t together = kernels().most_results[has_four];
-          for (size_t o = 0; o < results;) {
-            size_t left = results - o, blocks = (left + together - 1) / together;
-            size_t taken = (left + blocks - 1) / blocks;  // blocks of about one size
-            kernels().sums[has_four][taken - 1](strips, &places[o], to + o * lanes, results * lanes);
-            o += taken;
-          }
-          f += has_four ? kFilters : 1;
-        }
+        meet(strips, part.filters, places, sums.lanes_of(sample * part.filters * results));
       }
-      unfolded += strip * s.kernel_width;
-      if (unfolded >= kFoldAfter) fold(), unfolded = 0;
+      sums.added(strip * s.kernel_width);
     }
-  fold();
-  const double* from = totals.data();
+  const double* from = sums.totals();
   for (size_t sample = part.sample; sample < part.sample + part.samples; sample++)
-    for (size_t f = part.filter; f < part.filter + count; f++)
+    for (size_t f = part.filter; f < part.filter + part.filters; f++)
       for (size_t i = 0; i < results; i++)
         of.result[sample * s.result_sample + f * s.result_filter + i] =
             float(*from++ + (of.bias ? of.bias[f] : 0.0f));

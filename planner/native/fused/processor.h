@@ -1,6 +1,6 @@
 // Code for several kinds of processors on x86, and the choice among them: `plain`, `avx2` and `avx512`
-// are namespaces. PLANNER_PLAIN_LOOPS, for tests, leaves the first alone. The processor is asked itself: __builtin_cpu_supports says no to everything in a library that
-// ziglang builds, whose runtime never asks.
+// are namespaces. PLANNER_PLAIN_LOOPS, for tests, leaves the first alone. CPUID is asked and not
+// __builtin_cpu_supports, which says no to everything in a library that ziglang builds.
 #pragma once
 
 #if defined(__x86_64__) && !defined(PLANNER_PLAIN_LOOPS)
