@@ -14,7 +14,8 @@ from planner.graph.schedule import default_order
 from planner.results.verification import Verification
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.judge.cap_both import Contestant, capped_by
-from planner.runtime.judge.verify import CpuJob
+from planner.runtime.judge.cpu_job import CpuJob
+from planner.runtime.judge.verify import CpuVerification
 from planner.runtime.memory.memcheck import NO_ROOM
 from tests.runtime.support import chain_with_gradients, constant, model_of, op, save, tensor
 
@@ -59,7 +60,8 @@ def _verify(pair: _Pair, budget: int, **more: object) -> Verification:
         "is_timed": False,
         "threads": 1,
     }
-    return CpuJob(**{**arguments, **more}).run()  # type: ignore[arg-type]
+    job = CpuJob(**{**arguments, **more})  # type: ignore[arg-type]
+    return CpuVerification(job).run()
 
 
 def test_a_model_that_lacks_room_alone_is_told_from_one_that_is_wrong(pair: _Pair) -> None:

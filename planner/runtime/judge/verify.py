@@ -33,14 +33,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
-from planner.choices import BudgetOf, Numbers
 from planner.errors import ModelError
 from planner.graph.liveness import timeline
-from planner.graph.model import OpId, TrainingGraph
+from planner.graph.model import OpId
 from planner.processes.children import quiet
 from planner.results.verification import (
     CapCheck,
@@ -56,6 +52,7 @@ from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
 from planner.runtime.judge.bytes_seen import BytesSeen
 from planner.runtime.judge.cap_both import Contestant, capped_by, in_its_pool
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged, threads_to_compare
+from planner.runtime.judge.cpu_job import Array, CpuJob
 from planner.runtime.judge.draws import compare_draws, drawn_outputs
 from planner.runtime.judge.noise import rounding_judged
 from planner.runtime.judge.sizes import exceeded
@@ -70,10 +67,9 @@ from planner.runtime.judge.swaps import (
 from planner.runtime.memory.memcheck import NO_ROOM
 from planner.runtime.optimizers.settled import executed_order
 from planner.runtime.optimizers.written import as_left, with_own, written_inputs
-from planner.runtime.options import Level, Memory, Opening, Order, default_threads
+from planner.runtime.options import Level, Memory, Opening, Order
 from planner.runtime.profile import Run
 from planner.runtime.profiled import (
-    Profiled,
     VerifyingSessions,
     holds_run,
     may_create_beside,
@@ -83,58 +79,17 @@ from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
 from planner.targets import HOST
 from planner.units import format_bytes
 
-Array = npt.NDArray[Any]
 
-
-@dataclass(kw_only=True)
-class CpuJob:
-    """A verification on the CPU: runs the checks in turn, and collects failed ones in `failures`.
+@dataclass
+class CpuVerification:
+    """The checks of a job, one after the other; failed ones are in `failures`.
 
     Attributes:
-        paths, graphs: files and graphs of the models "original" and "rewritten".
-        orders: the predicted order of each model, as OpIds.
-        planned: names of the rewritten model's nodes, in planned order.
-        budget_bytes: the device's budget, graph inputs and initializers included.
-        budget_of: the bytes that the budget bounds; see `planner.request.Request`.
-        strict: treat different last bits in sessions with default options as a failure.
-        inputs: the inputs, by name; `inputs_source` says where they come from.
-        is_copy: the rewritten model is the original, which has no planned order.
-        level: the optimization level of the sessions that the plan is for: "all", or "disabled" for a
-            plan of the graph as it stands.
-        order: the session option that the rewritten model is written for.
-        has_swaps: host copies share the CPU's arena: bytes are replayed, and there is no cap.
-        thorough: run twice, at other levels and under other options too, and time longer.
-        is_timed: measure times.
-        packed: let kernels pack constant weights; False where a constant of the original is not constant
-            in the rewritten model.
-        numbers: how close the outputs of both models must be.
-        threads: intra-operator threads; by default the machine's cores, 8 at most.
-        may_copy: whether the original's session may write the graph that it runs to a temporary file.
-        ahead: a session of the original that is already being created, if any.
+        orders: the order of each model: the predicted one, or that in which the original ran.
     """
 
-    paths: Mapping[str, Path]
-    graphs: Mapping[str, TrainingGraph]
-    orders: Mapping[str, tuple[OpId, ...]]
-    planned: Sequence[str]
-    budget_bytes: int
-    budget_of: BudgetOf = "live"
-    strict: bool = False
-    inputs: Mapping[str, Array]
-    inputs_source: str = "given by the caller"
-    seed: int = 0
-    is_copy: bool = False
-    level: Level = "all"
-    order: Order = "default"
-    has_swaps: bool = False
-    thorough: bool = True
-    is_timed: bool = True
-    packed: bool = True
-    numbers: Numbers = "exact"
-    threads: int = field(default_factory=default_threads)
-    may_copy: bool = False
-    ahead: Profiled | None = None
-    progress: Callable[[str], None] = lambda _: None
+    job: CpuJob
+    orders: dict[str, tuple[OpId, ...]] = field(init=False)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     order_checks: list[OrderCheck] = field(default_factory=list)
@@ -146,7 +101,8 @@ class CpuJob:
     _room_failures: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._bytes = BytesSeen(graphs=self.graphs, has_swaps=self.has_swaps)
+        self.orders = dict(self.job.orders)
+        self._bytes = BytesSeen(graphs=self.job.graphs, has_swaps=self.job.has_swaps)
 
     def run(self) -> Verification:
         """Run all checks.
@@ -154,51 +110,51 @@ class CpuJob:
         Raises:
             ModelError: one of the models does not load or run.
         """
-        nodes = {name: {op.name for op in g.operations} for name, g in self.graphs.items()}
+        nodes = {name: {op.name for op in g.operations} for name, g in self.job.graphs.items()}
         with VerifyingSessions(
-            paths=self.paths, nodes=nodes, seed=self.seed, ahead=self.ahead
+            paths=self.job.paths, nodes=nodes, seed=self.job.seed, ahead=self.job.ahead
         ) as self._sessions:
             return self._verified()
 
     def _verified(self) -> Verification:
         import onnxruntime as ort
 
-        self.notes.append(f"sessions ran with {self.threads} intra-operator thread(s)")
-        if not self.packed:
+        self.notes.append(f"sessions ran with {self.job.threads} intra-operator thread(s)")
+        if not self.job.packed:
             self.notes.append(
                 "kernels do not pack initializers that can be fed, such as those on the host, "
                 "when a session is created, which may change last bits: both models ran without "
                 "packing (session.disable_prepacking)"
             )
         with BothAlone(
-            self.paths,
-            self.inputs,
-            written=written_inputs(self.graphs["original"]),
+            self.job.paths,
+            self.job.inputs,
+            written=written_inputs(self.job.graphs["original"]),
             beside=has_room_beside(
-                max(timeline(g, self.orders[n]).peak_bytes for n, g in self.graphs.items())
+                max(timeline(g, self.orders[n]).peak_bytes for n, g in self.job.graphs.items())
             ),
         ) as alone:
             outputs = self._outputs()
             self._recommended()
             self._at_other_levels()
-            self.progress("both models as a script opens them, each in a process of its own")
+            self.job.progress("both models as a script opens them, each in a process of its own")
             bits, sessions = alone.found()
         opened = next((check for check in sessions if check.options == "recommended"), None)
         if opened is not None:
             self._bytes.add_pool(opened, self.orders["rewritten"])
-        failures, notes = judged_alone(bits, sessions, strict=self.strict)
+        failures, notes = judged_alone(bits, sessions, strict=self.job.strict)
         self.failures += failures
         self._room_failures += sum(not check.has_room for check in sessions)
         self.notes += notes
-        time = self._time() if self.is_timed else None
+        time = self._time() if self.job.is_timed else None
         caps = self._caps(opened)
         self._judge_memory()
         return Verification(
             ort_version=str(ort.__version__),
             provider=HOST.provider,
             device=HOST.name,
-            seed=self.seed,
-            inputs_source=self.inputs_source,
+            seed=self.job.seed,
+            inputs_source=self.job.inputs_source,
             passed=not self.failures,
             failures=tuple(self.failures),
             notes=tuple(self.notes),
@@ -215,38 +171,23 @@ class CpuJob:
 
     def _at_other_levels(self) -> None:
         """Check the order at other levels, or note why this is left out."""
-        if self.is_copy:
+        if self.job.is_copy:
             self.notes.append("the model is a copy of the original: it has no planned order")
-        elif not self._optimized:
+        elif not self.job.is_optimized:
             self.notes.append(
                 "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
             )
-        elif self.thorough:
+        elif self.job.thorough:
             levels: tuple[Level, ...] = ("extended", "disabled")
             for level in levels:
-                self.progress(f"rewritten model, level {level}: order")
-                (run,) = self._profile("rewritten", self._opening("rewritten", level), runs=1)
+                self.job.progress(f"rewritten model, level {level}: order")
+                (run,) = self._profile("rewritten", self.job.opening("rewritten", level), runs=1)
                 self._check_order(level, run)
-        if not self.thorough:
+        if not self.job.thorough:
             self.notes.append(
                 "each model ran twice under default options, once under others; a thorough verification "
                 "runs more"
             )
-
-    @property
-    def _runs(self) -> int:
-        """The number of runs of a session whose later runs do not hold more."""
-        return 2 if self.thorough else 1
-
-    @property
-    def _optimized(self) -> bool:
-        """Whether the plan is for the graph after ONNX Runtime's optimizers."""
-        return self.level != "disabled"
-
-    @property
-    def _default_level(self) -> Level:
-        """The level for loading the models: ONNX Runtime's default, or "disabled" as planned."""
-        return "all" if self._optimized else "disabled"
 
     def _profile(
         self,
@@ -257,72 +198,74 @@ class CpuJob:
         on_outputs: Callable[[list[str], list[Array]], None] | None = None,
         inputs: Mapping[str, Array] | None = None,
     ) -> tuple[Run, ...]:
-        with_copy = self.may_copy and model == "original" and on_outputs is not None
+        with_copy = self.job.may_copy and model == "original" and on_outputs is not None
         session = self._sessions.begin(model, opening, with_copy=with_copy)
         found = session.profile(
-            self.inputs if inputs is None else inputs,
-            runs=runs or (2 if opening.memory == "default" else self._runs),
+            self.job.inputs if inputs is None else inputs,
+            runs=runs or (2 if opening.memory == "default" else self.job.runs),
             on_outputs=on_outputs,
             names=self._sessions.nodes[model],
         )
         if not all(found):
-            raise ModelError(f"ONNX Runtime's profile of {self.paths[model]} has no node in it")
-        is_timed_so = opening == self._opening_of(model)
-        keep = self.is_timed and is_timed_so and may_stay(found)
+            raise ModelError(f"ONNX Runtime's profile of {self.job.paths[model]} has no node in it")
+        is_timed_so = opening == self.job.opening_of(model)
+        keep = self.job.is_timed and is_timed_so and may_stay(found)
         self._sessions.finish(model, session, keep=keep)
         if session.copy is not None and holds_run(session.copy, found[0]):
             self._as_run = session.copy
         return found
 
     def _outputs(self) -> tuple[OutputComparison, ...]:
-        written = written_inputs(self.graphs["original"])
-        self.progress("original model, default options: outputs and bytes")
-        threads, note = threads_to_compare(self.graphs["original"], self.threads)
+        written = written_inputs(self.job.graphs["original"])
+        self.job.progress("original model, default options: outputs and bytes")
+        threads, note = threads_to_compare(self.job.graphs["original"], self.job.threads)
         self.notes += note
-        opening = replace(self._opening_of("rewritten"), threads=threads)
+        opening = replace(self.job.opening_of("rewritten"), threads=threads)
         self._begin_rewritten(opening)
-        results, own = KeptResults(), with_own(self.inputs, written)
+        results, own = KeptResults(), with_own(self.job.inputs, written)
         runs = self._profile(
             "original",
-            replace(self._opening_of("original"), threads=threads),
+            replace(self.job.opening_of("original"), threads=threads),
             on_outputs=lambda names, arrays: results.keep(_named(names, arrays, own, written)),
             inputs=own,
         )
         self._adopt_order(runs[0])
-        self.failures += exceeded(self.graphs["original"], runs[0], "original")
-        self._bytes.add("original", self.orders["original"], runs, self._opening_of("original"))
-        self.progress("rewritten model, default options: outputs, order and bytes")
-        feeds = with_own(self.inputs, written)
+        self.failures += exceeded(self.job.graphs["original"], runs[0], "original")
+        self._bytes.add("original", self.orders["original"], runs, self.job.opening_of("original"))
+        self.job.progress("rewritten model, default options: outputs, order and bytes")
+        feeds = with_own(self.job.inputs, written)
         bits: dict[str, str] = {}
 
         def on_outputs(names: list[str], arrays: list[Array]) -> None:
             found = _named(names, arrays, feeds, written)
-            if has_swaps(self.graphs["rewritten"]):
+            if has_swaps(self.job.graphs["rewritten"]):
                 bits.update(digests(found))
             results.compare(found)
 
         runs = self._profile("rewritten", opening, on_outputs=on_outputs, inputs=feeds)
         if bits:
             self._watch_swaps(runs[0], opening, bits)
-        self._check_order(self._default_level, runs[0])
-        self.failures += exceeded(self.graphs["rewritten"], runs[0], "rewritten")
-        self._bytes.add("rewritten", self.orders["rewritten"], runs, self._opening_of("rewritten"))
+        self._check_order(self.job.default_level, runs[0])
+        self.failures += exceeded(self.job.graphs["rewritten"], runs[0], "rewritten")
+        self._bytes.add(
+            "rewritten", self.orders["rewritten"], runs, self.job.opening_of("rewritten")
+        )
         self.failures += results.failures
         comparisons = self._with_draws(results.comparisons, threads)
         return self._judge_outputs(comparisons, threads)
 
     def _watch_swaps(self, run: Run, opening: Opening, bits: Mapping[str, str]) -> None:
         """Count the swaps of a run, and watch them in other runs, which must give the same bits."""
-        self.progress("rewritten model, on a slow link: swaps under watch")
-        graph = self.graphs["rewritten"]
+        self.job.progress("rewritten model, on a slow link: swaps under watch")
+        graph = self.job.graphs["rewritten"]
         self._copies = copy_check(graph, run)
         self.failures += copy_failures(self._copies)
         drawn = drawn_outputs(graph)
-        written = written_inputs(self.graphs["original"])
+        written = written_inputs(self.job.graphs["original"])
         failures, note = watched(
-            self.paths["rewritten"],
+            self.job.paths["rewritten"],
             opening,
-            lambda: with_own(self.inputs, written),
+            lambda: with_own(self.job.inputs, written),
             lambda names, arrays, fed: _named(names, arrays, fed, written),
             {name: found for name, found in bits.items() if name not in drawn},
             link_for(graph, sum(event.duration_us for event in run)),
@@ -334,21 +277,21 @@ class CpuJob:
         self, comparisons: Sequence[OutputComparison], threads: int
     ) -> tuple[OutputComparison, ...]:
         """Compare outputs that depend on unseeded random numbers in runs where both models draw alike."""
-        drawn = drawn_outputs(self.graphs["original"])
+        drawn = drawn_outputs(self.job.graphs["original"])
         if not drawn:
             return tuple(comparisons)
-        self.progress("both models with seeds for their random numbers: outputs")
-        written = written_inputs(self.graphs["original"])
+        self.job.progress("both models with seeds for their random numbers: outputs")
+        written = written_inputs(self.job.graphs["original"])
         found, note = compare_draws(
-            self.graphs["original"],
-            (self.paths["original"], self.paths["rewritten"]),
-            lambda: with_own(self.inputs, written),
+            self.job.graphs["original"],
+            (self.job.paths["original"], self.job.paths["rewritten"]),
+            lambda: with_own(self.job.inputs, written),
             openings=(
-                self._opening_of("original"),
-                self._opening_of("rewritten"),
+                self.job.opening_of("original"),
+                self.job.opening_of("rewritten"),
             ),
             threads=threads,
-            seed=self.seed,
+            seed=self.job.seed,
         )
         self.notes.append(note)
         rest = (found.get(c.name) if c.name in drawn else c for c in comparisons)
@@ -356,54 +299,57 @@ class CpuJob:
 
     def _adopt_order(self, run: Run) -> None:
         """Take the order in which the original really ran as the order to predict its bytes for."""
-        order, note = executed_order(run, self.graphs["original"], self.orders["original"])
+        order, note = executed_order(run, self.job.graphs["original"], self.orders["original"])
         self._is_as_analysed = order is not None
-        self.orders = {**self.orders, "original": order or self.orders["original"]}
+        self.orders["original"] = order or self.orders["original"]
         self.notes += note
 
     def _judge_outputs(
         self, comparisons: tuple[OutputComparison, ...], threads: int
     ) -> tuple[OutputComparison, ...]:
-        if self.numbers == "rounding":
+        if self.job.numbers == "rounding":
             comparisons, notes = rounding_judged(
                 comparisons,
-                self.paths["original"],
-                lambda: with_own(self.inputs, written_inputs(self.graphs["original"])),
-                drawn=drawn_outputs(self.graphs["original"]),
-                opening=replace(self._opening_of("original"), threads=threads),
-                seed=self.seed,
+                self.job.paths["original"],
+                lambda: with_own(self.job.inputs, written_inputs(self.job.graphs["original"])),
+                drawn=drawn_outputs(self.job.graphs["original"]),
+                opening=replace(self.job.opening_of("original"), threads=threads),
+                seed=self.job.seed,
             )
             self.notes += notes
-        failures, notes = judged(comparisons, self.numbers)
+        failures, notes = judged(comparisons, self.job.numbers)
         self.failures += failures
         self.notes += notes
         return comparisons
 
     def _recommended(self) -> None:
-        if self.thorough:
-            self.progress("original model, recommended options: bytes")
-            opening = self._opening_of("original", "recommended")
+        if self.job.thorough:
+            self.job.progress("original model, recommended options: bytes")
+            opening = self.job.opening_of("original", "recommended")
             runs = self._profile("original", opening)
             self._bytes.add("original", self.orders["original"], runs, opening)
-        self.progress("rewritten model, recommended options: order and bytes")
-        opening = self._opening_of("rewritten", "recommended")
+        self.job.progress("rewritten model, recommended options: order and bytes")
+        opening = self.job.opening_of("rewritten", "recommended")
         runs = self._profile("rewritten", opening)
-        if self._optimized:
+        if self.job.is_optimized:
             self._check_order(opening.level, runs[0])
         self._bytes.add("rewritten", self.orders["rewritten"], runs, opening)
 
     def _begin_rewritten(self, opening: Opening) -> None:
         """Start creating the rewritten model's sessions (this one, and one with recommended options)
         beside the original's."""
-        if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
+        if (
+            may_create_beside(len(self.job.graphs["rewritten"].operations))
+            and not self.job.thorough
+        ):
             self._sessions.begin("rewritten", opening)
-            recommended = self._opening_of("rewritten", "recommended")
+            recommended = self.job.opening_of("rewritten", "recommended")
             self._sessions.begin("rewritten", recommended)
 
     def _check_order(self, level: str, run: Run) -> None:
-        if self.is_copy:
+        if self.job.is_copy:
             return
-        check = compare_orders(self.planned, [event.name for event in run], level=level)
+        check = compare_orders(self.job.planned, [event.name for event in run], level=level)
         if check not in self.order_checks:
             self.order_checks.append(check)
         if not check.equal:
@@ -412,10 +358,10 @@ class CpuJob:
             )
 
     def _judge_memory(self) -> None:
-        opened: Memory = "default" if self.is_copy else "recommended"
+        opened: Memory = "default" if self.job.is_copy else "recommended"
         self.notes += self._bytes.notes()
-        self.failures += self._bytes.over_live(self.budget_bytes)
-        self._refuse(self._bytes.over_held(self.budget_bytes, self.budget_of, opened))
+        self.failures += self._bytes.over_live(self.job.budget_bytes)
+        self._refuse(self._bytes.over_held(self.job.budget_bytes, self.job.budget_of, opened))
 
     def _refuse(self, said: Sequence[str]) -> None:
         """Add failures that are due only to too little memory."""
@@ -423,15 +369,15 @@ class CpuJob:
         self._room_failures += len(said)
 
     def _time(self) -> TimeCheck:
-        self.progress("both models in turns: time")
+        self.job.progress("both models in turns: time")
         with quiet():
             check, note = time_in_turns(
                 (
-                    self._sessions.timed("original", self._opening_of("original")),
-                    self._sessions.timed("rewritten", self._opening_of("rewritten")),
+                    self._sessions.timed("original", self.job.opening_of("original")),
+                    self._sessions.timed("rewritten", self.job.opening_of("rewritten")),
                 ),
-                self.inputs,
-                length=THOROUGH if self.thorough else QUICK,
+                self.job.inputs,
+                length=THOROUGH if self.job.thorough else QUICK,
                 held_bytes=sum(
                     c.held_bytes or 0 for c in self._bytes.checks if c.options == "default"
                 ),
@@ -441,7 +387,7 @@ class CpuJob:
         return check
 
     def _caps(self, opened: SessionCheck | None) -> tuple[CapCheck, ...]:
-        if self.has_swaps:
+        if self.job.has_swaps:
             return ()
         if not has_pool():
             self.notes.append(
@@ -449,19 +395,20 @@ class CpuJob:
                 "planner's pool"
             )
             return ()
-        self.progress("both models under a hard memory cap")
+        self.job.progress("both models under a hard memory cap")
         found = capped_by(
-            self.budget_bytes,
+            self.job.budget_bytes,
             self._contestant("original"),
             replace(
-                self._contestant("rewritten"), opened=in_its_pool(self.paths["rewritten"], opened)
+                self._contestant("rewritten"),
+                opened=in_its_pool(self.job.paths["rewritten"], opened),
             ),
             [check for check in self._bytes.checks if check.model == "original"],
             is_as_analysed=self._is_as_analysed,
         )
         self.failures += found.failures
         over = found.checks[1].over_budget_bytes
-        if over and self.budget_of == "held" and not self.is_copy:
+        if over and self.job.budget_of == "held" and not self.job.is_copy:
             self._refuse([f"{NO_ROOM}: it takes {format_bytes(over)} more"])
         else:
             self.notes += found.notes
@@ -472,35 +419,20 @@ class CpuJob:
         return Contestant(
             name=model,
             path=path,
-            graph=self.graphs[model],
+            graph=self.job.graphs[model],
             order=self.orders[model],
             order_option=order,
             level=level,
-            inputs=self.inputs,
-            threads=self.threads,
-            runs=self._runs,
+            inputs=self.job.inputs,
+            threads=self.job.threads,
+            runs=self.job.runs,
         )
 
     def _capped(self, model: str) -> tuple[Path, Level, Order]:
         """Return the file of a model to run under a cap, and the level and order to open it with."""
         if model == "original" and self._as_run is not None:
             return self._as_run, "disabled", "priority"
-        return self.paths[model], self._default_level, self._order_of(model)
-
-    def _opening_of(self, model: str, memory: Memory = "default") -> Opening:
-        """Return the options of a model's session, at its default level."""
-        return self._opening(model, self._default_level, memory)
-
-    def _opening(self, model: str, level: Level, memory: Memory = "default") -> Opening:
-        """Return the options of a model's session, with the order that the model is written for."""
-        order = self._order_of(model)
-        return Opening(
-            memory=memory, level=level, order=order, threads=self.threads, packed=self.packed
-        )
-
-    def _order_of(self, model: str) -> Order:
-        """Return the order option that a model is written for."""
-        return self.order if model == "rewritten" else "default"
+        return self.job.paths[model], self.job.default_level, self.job.order_of(model)
 
 
 _LEVELS = ("disabled", "extended", "all")
