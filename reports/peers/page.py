@@ -68,8 +68,8 @@ def _machines(rows: Mapping[str, Row]) -> list[str]:
         return []
     return [
         "",
-        "Not all networks were measured on one processor, as the products of matrices below tell: compare "
-        "within a network alone.",
+        "Not all networks were measured on one processor, as the products of matrices below tell: "
+        "compare within a network alone.",
     ]
 
 
