@@ -146,10 +146,9 @@ def _solve_in_parts(
         )
 
     whole = _whole(problem, actions, bounds.upper_us, policy)
-    if whole is None or len(whole) > policy.at_once_runs:
+    if whole is not None and len(whole) > policy.at_once_runs:
         fits = simulate(problem, actions).peak_bytes <= problem.capacity_bytes
-        share = policy.parts_share if fits else policy.fit_share
-        improve(1.0 if fits and whole is None else share)
+        improve(policy.parts_share if fits else policy.fit_share)
         whole = _whole(problem, actions, bounds.upper_us, policy)
     if whole is None or len(whole) > policy.whole_runs:
         improve(1.0)

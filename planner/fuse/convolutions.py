@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -41,7 +41,9 @@ class Convolved:
     """Operations that one node of `planner.fused` replaces.
 
     Attributes:
-        operations: in the order of the graph; the last one's result stays.
+        operations: in the order of the graph; nothing else reads their results, but the last one's,
+            which stays.
+        prepares: operations whose results they read, which go where nothing else reads them.
         op_type: DirectConv or KernelGradient.
         inputs: of the new node.
         window: its attribute, in the form that `planner/native/fused/convolution.h` reads.
@@ -51,6 +53,7 @@ class Convolved:
     op_type: str
     inputs: tuple[TensorId, ...]
     window: str
+    prepares: tuple[OpId, ...] = ()
 
 
 def convolutions_of(model: ir.Model, graph: TrainingGraph) -> list[Convolved]:
@@ -74,11 +77,33 @@ def convolutions_of(model: ir.Model, graph: TrainingGraph) -> list[Convolved]:
     return found
 
 
+def with_prepared(graph: TrainingGraph, found: Sequence[Convolved]) -> list[Convolved]:
+    """Return these with only what else goes in `prepares`, each operation with the first that has it."""
+    gone = {op for one in found for op in (*one.operations, *one.prepares)}
+    last = {one.operations[-1] for one in found}
+
+    def is_read(op: OpId) -> bool:
+        made = [graph.tensors[t] for t in graph.operations[op].outputs]
+        return any(t.is_output or not gone >= set(t.consumers) for t in made)
+
+    while left := {op for op in gone - last if is_read(op)}:
+        gone -= left
+    gone -= {op for one in found for op in one.operations}
+    made: list[Convolved] = []
+    for one in found:
+        mine = tuple(op for op in one.prepares if op in gone)
+        gone -= set(mine)
+        made.append(replace(one, prepares=mine))
+    return made
+
+
 def _is_for(graph: TrainingGraph, op: Operation, node: ir.Node) -> bool:
     image, kernel, result = (graph.tensors[t] for t in (*op.inputs[:2], *op.outputs))
     if not all(map(_is_sized, (image, kernel, result))):
         return False
     if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+        return False
+    if min(node.attributes.get_ints("pads", (0,))) < 0:
         return False
     filters = kernel.shape[0] // node.attributes.get_int("group", 1)
     results, taps = math.prod(result.shape[2:]), math.prod(kernel.shape[2:])
@@ -146,6 +171,9 @@ class _Reader:
         _need(producer is not None)
         op = self.graph.operations[producer or 0]
         _need(op.op_type == op_type and op.domain == "" and self.is_plain(op))
+        _need(not self.graph.tensors[tensor].unsized)
+        if op_type == "Reshape":
+            self.constant(op, 1)
         return op
 
     def axes(self, op: Operation) -> tuple[int, ...]:
@@ -161,8 +189,9 @@ class _Reader:
     def as_rows(self, tensor: TensorId) -> Operation:
         """Return the Reshape of [channels, ...] to [channels, all the rest] that made a tensor."""
         op = self.maker(tensor, "Reshape")
-        _need(len(self.shape(tensor)) == 2)
-        _need(self.shape(op.inputs[0])[0] == self.shape(tensor)[0])
+        _need(
+            len(self.shape(tensor)) == 2 and self.shape(op.inputs[0])[:1] == self.shape(tensor)[:1]
+        )
         return op
 
     def constant(self, op: Operation, place: int, default: Sequence[float] = ()) -> list[float]:
@@ -212,7 +241,8 @@ def _gradient(reader: _Reader, result: TensorId) -> Convolved:
         _need(left >= 0 and left // form.strides[axis] + 1 == met[axis + 2])
     window = {"strides": form.strides, "dilations": form.dilations, "pads": form.pads}
     return Convolved(
-        operations=_gone(reader.graph, form.replaced, form.others),
+        operations=_alone(reader.graph, form.replaced),
+        prepares=tuple(sorted({op.id for op in form.others})),
         op_type=KERNEL_GRADIENT,
         inputs=images,
         window=_text({**window, "kernel": kernel}),
@@ -231,14 +261,15 @@ def _as_convolution(reader: _Reader, last: Operation) -> _Form:
     conv = reader.maker(product, "Conv")
     given = reader.nodes[conv.id].attributes
     _need(len(conv.inputs) == 2 and given.get_int("group", 1) == 1)
-    _need(given.get_string("auto_pad", "NOTSET") == "NOTSET")
+    pads = given.get_ints("pads", (0, 0, 0, 0))
+    _need(given.get_string("auto_pad", "NOTSET") == "NOTSET" and min(pads) >= 0)
     image, small = (reader.turned(t, _SWAPPED) for t in conv.inputs)
     return _Form(
         image=image.inputs[0],
         small=small.inputs[0],
         strides=given.get_ints("dilations", (1, 1)),
         dilations=given.get_ints("strides", (1, 1)),
-        pads=given.get_ints("pads", (0, 0, 0, 0)),
+        pads=pads,
         replaced=[*replaced, conv],
         others=[image, small],
     )
@@ -250,6 +281,7 @@ def _by_places(reader: _Reader, last: Operation) -> _Form:
     by_place = reader.maker(last.inputs[0], "Reshape")
     stacked = reader.maker(by_place.inputs[0], "Concat")
     _need(len(stacked.inputs) == shape[2] * shape[3])
+    _need(reader.nodes[stacked.id].attributes.get_int("axis", 0) == 0)
     places = [_place(reader, product, shape[:2]) for product in stacked.inputs]
     (left, right) = places[0].reads
     _need(all(place.reads == (left, right) for place in places))
@@ -294,8 +326,8 @@ def _place(reader: _Reader, product: TensorId, shape: tuple[int, ...]) -> _Place
     _need(given.get_float("alpha", 1.0) == 1.0)
     met = reader.as_rows(gemm.inputs[1])
     part = reader.maker(met.inputs[0], "Slice")
-    starts, axes, steps = (reader.constant(part, i, (1, 1)) for i in (1, 3, 4))
-    _need(axes == [2, 3])
+    starts, ends, axes, steps = (reader.constant(part, i, (1, 1)) for i in range(1, 5))
+    _need(axes == [2, 3] and len(starts) == len(ends) == len(steps) == 2)
     return _Place(
         operations=(gemm, met, part),
         reads=(gemm.inputs[0], part.inputs[0]),
@@ -335,19 +367,9 @@ def _padding(reader: _Reader, image: TensorId) -> tuple[Operation | None, Sequen
     return (pad, around) if is_around and mode == "constant" else (None, (0, 0, 0, 0))
 
 
-def _gone(
-    graph: TrainingGraph, replaced: Sequence[Operation], others: Sequence[Operation]
-) -> tuple[OpId, ...]:
-    """Return what nothing else reads, in the graph's order: all of `replaced`, whose first one makes the
-    result, and those of the others that nothing else reads."""
-    gone = {op.id: op for op in (*replaced, *others)}
-
-    def is_read(op: Operation) -> bool:
-        made = [graph.tensors[t] for t in op.outputs]
-        return any(t.is_output or not gone.keys() >= set(t.consumers) for t in made)
-
-    while left := [op for op in gone.values() if op is not replaced[0] and is_read(op)]:
-        for op in left:
-            del gone[op.id]
-    _need(all(op.id in gone for op in replaced))
-    return tuple(sorted(gone))
+def _alone(graph: TrainingGraph, replaced: Sequence[Operation]) -> tuple[OpId, ...]:
+    """Return the operations in the graph's order; nothing else reads what any but the first makes."""
+    ids = {op.id for op in replaced}
+    made = [graph.tensors[t] for op in replaced[1:] for t in op.outputs]
+    _need(all(not t.is_output and ids >= set(t.consumers) for t in made))
+    return tuple(sorted(ids))

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.fuse.again import outputs_of, with_again
-from planner.fuse.convolutions import convolutions_of
+from planner.fuse.convolutions import convolutions_of, with_prepared
 from planner.fuse.groups import Group, GroupSearch, groups_of
 from planner.fuse.operators import types_of
 from planner.fuse.program import Program, outside, program_of
@@ -126,7 +126,7 @@ def with_fusion(
     programs = _programs(ground, groups, fused)
     has_kernels = kernels.convolutions and not only_exact
     convolved = convolutions_of(model, graph) if has_kernels else []
-    convolved = [one for one in convolved if is_asked(one.operations[0])]
+    convolved = with_prepared(graph, [one for one in convolved if is_asked(one.operations[0])])
     if not programs and not convolved:
         return None
     build = _GroupWriter(model.clone(), graph)
@@ -143,10 +143,11 @@ def with_fusion(
         put(node, group.operations, group.again)
     for one in convolved:
         made = graph.operations[one.operations[-1]].outputs
-        put(NewNode(one.op_type, one.inputs, made, {"window": one.window}), one.operations)
+        node = NewNode(one.op_type, one.inputs, made, {"window": one.window})
+        put(node, (*one.operations, *one.prepares))
     gone = fused - {op for group in groups for op in group.operations}
     build.remove({*gone, *(op for group, _ in programs for op in group.operations)})
-    build.remove(op for one in convolved for op in one.operations)
+    build.remove(op for one in convolved for op in (*one.operations, *one.prepares))
     place = {name_of[op]: i for i, op in enumerate(order)}  # a group's last one
     return Fused(model=build.model, members=members, order=build.sort(place))
 

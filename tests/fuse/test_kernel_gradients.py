@@ -13,8 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from planner import api
 from planner.fuse.convolutions import Convolved, convolutions_of
+from planner.fuse.rewrite import with_fusion
+from planner.graph.schedule import default_order
 from planner.onnxio.load import read_model
 from planner.pipeline.prepare.graphs import analysed_graph
+from planner.targets.target import FusedKernels
 
 SAMPLES, CHANNELS, FILTERS, SIZE = 2, 3, 5, 60
 
@@ -124,7 +127,7 @@ def test_it_is_found_and_one_node_gives_its_numbers(
     path = tmp_path / "step.onnx"
     nodes = form(path, **sizes).graph.node
     (one,) = found_in(path)
-    assert len(one.operations) == len(nodes)
+    assert len(one.operations) + len(one.prepares) == len(nodes)
     result = api.optimize(
         path, budget="100%", output=tmp_path / "planned.onnx", fuse="auto", time_limit_s=1.0
     )
@@ -145,6 +148,10 @@ def change(model: onnx.ModelProto, what: str) -> None:
         put("starts01", [0, 0]), put("ends01", [SIZE, SIZE])
     elif what == "places are in another order":
         nodes["stack"].input[0], nodes["stack"].input[1] = "by01", "by00"
+    elif what == "products stand side by side":
+        nodes["stack"].attribute[0].i = 1
+    elif what == "sums begin with others":
+        nodes["by11"].input.append("by00")
     elif what == "a product is doubled":
         nodes["by11"].attribute.append(helper.make_attribute("alpha", 2.0))
     elif what == "a product is of another":
@@ -155,8 +162,10 @@ def change(model: onnx.ModelProto, what: str) -> None:
         nodes["last"].attribute[0].ints[:] = [3, 2, 0, 1]
         shape = graph.output[0].type.tensor_type.shape
         shape.dim[0].dim_value, shape.dim[1].dim_value = CHANNELS, FILTERS
-    elif what == "starts are fed":
-        graph.input.append(helper.make_tensor_value_info("starts11", TensorProto.INT64, [2]))
+    elif what.endswith(" are fed"):
+        name = {"starts": "starts11", "ends": "ends00", "sizes": "whole"}[what.split()[0]]
+        count = numpy_helper.to_array(constants[name]).size
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, [count]))
 
 
 @pytest.mark.parametrize(
@@ -164,11 +173,15 @@ def change(model: onnx.ModelProto, what: str) -> None:
     [
         "a place is met twice",
         "places are in another order",
+        "products stand side by side",
+        "sums begin with others",
         "a product is doubled",
         "a product is of another",
         "a product is an output",
         "the last axes change places",
         "starts are fed",
+        "ends are fed",
+        "sizes are fed",
     ],
 )
 def test_what_is_only_like_it_stays_as_it_is(what: str, tmp_path: Path):
@@ -187,7 +200,22 @@ def test_the_padding_of_ones_is_not_that_of_zeros(tmp_path: Path):
     onnx.save(model, path)
     (one,) = found_in(path)
     assert "pads 0 0 0 0" in one.window
-    assert len(one.operations) == len(model.graph.node) - 1
+    assert len(one.operations) + len(one.prepares) == len(model.graph.node) - 1
+
+
+def fused_kinds(path: Path) -> list[str]:
+    model = read_model(path)
+    graph = analysed_graph(model, {})
+    made = with_fusion(
+        model,
+        graph,
+        default_order(graph),
+        only_exact=False,
+        kernels=FusedKernels(convolutions=True),
+    )
+    assert made is not None
+    assert sorted(made.order) == sorted(str(node.name) for node in made.model.graph)
+    return sorted(node.op_type for node in made.model.graph)
 
 
 def test_what_others_read_stays_beside_it(tmp_path: Path):
@@ -195,8 +223,25 @@ def test_what_others_read_stays_beside_it(tmp_path: Path):
     model = step(path)
     model.graph.output.append(helper.make_tensor_value_info("x_t", TensorProto.FLOAT, None))
     onnx.save(model, path)
-    (one,) = found_in(path)
-    assert len(one.operations) == len(model.graph.node) - 2  # the padded image, too
+    assert fused_kinds(path) == ["KernelGradient", "Pad", "Transpose"]
+
+
+def test_what_two_gradients_share_goes_with_both(tmp_path: Path):
+    path = tmp_path / "step.onnx"
+    model = step(path)
+    own = [node for node in model.graph.node if node.name not in ("pad", "large", "small", "left")]
+    for node in own:
+        other = model.graph.node.add()
+        other.CopyFrom(node)
+        other.name = f"{node.name}_2"
+        other.output[0] = f"{node.output[0]}_2"
+        made = {one.output[0] for one in own}
+        other.input[:] = [f"{name}_2" if name in made else name for name in node.input]
+    output = model.graph.output.add()
+    output.CopyFrom(model.graph.output[0])
+    output.name = "w_grad_2"
+    onnx.save(model, path)
+    assert fused_kinds(path) == ["KernelGradient"] * 2
 
 
 @pytest.mark.parametrize("what", ["cut elsewhere", "padded more"])

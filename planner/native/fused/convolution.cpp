@@ -11,6 +11,7 @@ namespace planner::fused {
 namespace {
 
 constexpr size_t kTaskFilters = 16, kTaskResults = 1 << 11;  // at most, of a task of sums
+constexpr size_t kLeastTasks = 8;  // of a sum, where it can be split
 constexpr size_t kFoldAfter = 1 << 13;  // elements that float32 adds up, before float64 does
 constexpr size_t kStripFloats = 1 << 15;  // of the filters' rows that meet a strip of the image
 constexpr size_t kSpreadRows = 8, kSpreadFloats = 1 << 16;  // of the result, and of a strip of the image
@@ -66,7 +67,7 @@ struct Plane {
 
 // A convolution in whole numbers.
 struct Sizes {
-  size_t samples, channels, height, width, filters, kernel_channels, kernel_height, kernel_width;
+  size_t samples, height, width, filters, kernel_channels, kernel_height, kernel_width;
   size_t result_height, result_width, groups;
   size_t strides[2], dilations[2], top, left, padded_width;
   // how far apart samples and channels lie, and filters and their channels
@@ -75,7 +76,7 @@ struct Sizes {
   Sizes(const Window& window, const std::vector<int64_t>& image, const std::vector<int64_t>& kernel) {
     const auto dims = result_dims(window, image, kernel);
     const bool turned = window.is_gradient();
-    samples = size_t(image[turned]), channels = size_t(image[!turned]);
+    samples = size_t(image[turned]);
     filters = size_t(kernel[turned]), kernel_channels = size_t(kernel[!turned]);
     height = size_t(image[2]), width = size_t(image[3]);
     kernel_height = size_t(kernel[2]), kernel_width = size_t(kernel[3]);
@@ -210,48 +211,58 @@ void add_up(const Convolution& of, const Part& part) {
 
 void add_up_all(const Convolution& of, const Parallel& parallel) {
   const Sizes& s = of.size;
-  const size_t of_group = s.group_filters(), filters = std::min(kTaskFilters, of_group);
-  const size_t samples = std::clamp<size_t>(kTaskResults / (filters * s.results()), 1, s.samples);
-  const size_t parts = (of_group + filters - 1) / filters;
-  const size_t sample_parts = (s.samples + samples - 1) / samples;
-  parallel(parts * s.groups * sample_parts, [&](size_t number) {
-    const size_t first = number % parts * filters, group = number / parts % s.groups;
-    const size_t sample = number / parts / s.groups * samples;
+  const size_t of_group = s.group_filters();
+  size_t filters = std::clamp<size_t>(kTaskResults / s.results(), 1, std::min(kTaskFilters, of_group));
+  size_t samples = std::clamp<size_t>(kTaskResults / (filters * s.results()), 1, s.samples);
+  auto parts = [](size_t all, size_t some) { return (all + some - 1) / some; };
+  auto tasks = [&] { return parts(of_group, filters) * s.groups * parts(s.samples, samples); };
+  while (tasks() < kLeastTasks && samples > 1) samples = (samples + 1) / 2;
+  while (tasks() < kLeastTasks && filters > kFilters) filters = (filters + 1) / 2;
+  const size_t filter_parts = parts(of_group, filters);
+  parallel(tasks(), [&](size_t number) {
+    const size_t first = number % filter_parts * filters, group = number / filter_parts % s.groups;
+    const size_t sample = number / filter_parts / s.groups * samples;
     add_up(of, {group * of_group + first, std::min(filters, of_group - first), sample,
                 std::min(samples, s.samples - sample)});
   });
 }
 
-// One channel by its one filter, over all samples: an element of the filter at a time, along the rows.
+// One channel by its one filter, over all samples, strip by strip: an element of the filter at a time,
+// along the rows.
 void slide(const Convolution& of, size_t channel) {
   const Sizes& s = of.size;
-  const size_t reach = (s.result_height - 1) * s.strides[0] + (s.kernel_height - 1) * s.dilations[0];
-  const Plane plane(reach + 1, s.padded_width, s.strides[0], s.strides[1]);
+  const size_t reach = (s.kernel_height - 1) * s.dilations[0] + 1, fit = kSpreadFloats / s.padded_width;
+  const size_t some = fit > reach ? (fit - reach) / s.strides[0] + 1 : 1;
+  const size_t strip = std::min(some, s.result_height);
+  const Plane plane((strip - 1) * s.strides[0] + reach, s.padded_width, s.strides[0], s.strides[1]);
   const std::vector<size_t> places = s.tap_places(plane);
-  std::vector<float> rows(plane.size(), 0.0f);
+  std::vector<float> image(plane.size(), 0.0f);
   // what lies between the rows of the result is computed, too, and left out
-  std::vector<float> made((s.result_height - 1) * plane.columns + s.result_width);
-  for (size_t sample = 0; sample < s.samples; sample++) {
-    const float* image = of.image + sample * s.image_sample + channel * s.image_channel;
-    plane.fill(rows.data(), image, -int64_t(s.top), s.height, s.width, s.left);
-    kernels().slide({of.kernel + channel * s.kernel_filter, rows.data(), places.data(), places.size(), 1, 0},
-                    made.data(), made.size());
-    float* to = of.result + sample * s.result_sample + channel * s.result_filter;
-    for (size_t row = 0; row < s.result_height; row++)
-      for (size_t i = 0; i < s.result_width; i++)
-        *to++ = made[row * plane.columns + i] + (of.bias ? of.bias[channel] : 0.0f);
-  }
+  std::vector<float> made((strip - 1) * plane.columns + s.result_width);
+  const float* kernel = of.kernel + channel * s.kernel_filter;
+  const float bias = of.bias ? of.bias[channel] : 0.0f;
+  for (size_t sample = 0; sample < s.samples; sample++)
+    for (size_t row = 0; row < s.result_height; row += strip) {
+      plane.fill(image.data(), of.image + sample * s.image_sample + channel * s.image_channel,
+                 int64_t(row * s.strides[0]) - int64_t(s.top), s.height, s.width, s.left);
+      kernels().slide({kernel, image.data(), places.data(), places.size(), 1, 0}, made.data(),
+                      made.size());
+      const size_t rows = std::min(strip, s.result_height - row);
+      float* to = of.result + sample * s.result_sample + channel * s.result_filter +
+                  row * s.result_width;
+      for (size_t y = 0; y < rows; y++)
+        for (size_t x = 0; x < s.result_width; x++) *to++ = made[y * plane.columns + x] + bias;
+    }
 }
 
 // The weights of up to four filters for some channels: [channels][taps][four].
 void pack(const Convolution& of, size_t filter, size_t filters, size_t channel, size_t channels,
           float* packed) {
   const Sizes& s = of.size;
-  for (size_t f = 0; f < kFilters; f++) {
-    const float* from =
-        of.kernel + (filter + f) * s.kernel_filter + channel * s.kernel_channel;
-    for (size_t i = 0; i < channels * s.taps(); i++)
-      packed[i * kFilters + f] = f < filters ? from[i] : 0.0f;
+  std::fill_n(packed, channels * s.taps() * kFilters, 0.0f);
+  for (size_t f = 0; f < filters; f++) {
+    const float* from = of.kernel + (filter + f) * s.kernel_filter + channel * s.kernel_channel;
+    for (size_t i = 0; i < channels * s.taps(); i++) packed[i * kFilters + f] = from[i];
   }
 }
 
@@ -261,7 +272,7 @@ void spread(const Convolution& of, size_t sample, size_t group, size_t row, size
   const size_t reach = (rows - 1) * s.strides[0] + (s.kernel_height - 1) * s.dilations[0];
   const Plane plane(reach + 1, s.padded_width, s.strides[0], s.strides[1]);
   const std::vector<size_t> places = s.tap_places(plane);
-  const size_t most = std::clamp<size_t>(kSpreadFloats / plane.size(), 1, s.kernel_channels);
+  const size_t most = std::clamp<size_t>(kSpreadFloats / plane.size(), 1, std::max<size_t>(1, s.kernel_channels));
   // vectors may begin before the end of the last channel's rows, and end after it
   std::vector<float> strip(most * plane.size() + kVectors * kernels().width, 0.0f);
   std::vector<float> packed(most * s.taps() * kFilters);
@@ -306,7 +317,7 @@ void spread_all(const Convolution& of, const Parallel& parallel) {
 }
 
 void check_window(bool holds, const std::string& otherwise) {
-  if (!holds) throw std::runtime_error("planner.fused::DirectConv: " + otherwise);
+  if (!holds) throw std::runtime_error("planner.fused: " + otherwise);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ Window window_for(bool is_gradient, const std::string& text) {
   return window;
 }
 
-void infer_result(ort::ShapeContext* context) {
+void infer_result(bool is_gradient, ort::ShapeContext* context) {
   Dims dims[2];
   for (size_t i = 0; i < 2; i++) {
     ort::TypeAndShape* info = nullptr;  // the context's own
@@ -20,7 +20,7 @@ void infer_result(ort::ShapeContext* context) {
     dims[i] = planner::dims_of(info);
   }
   set_output(context, 0, ort::kFloat,
-             result_dims(parse_window(text_of(context, "window")), dims[0], dims[1]));
+             result_dims(window_for(is_gradient, text_of(context, "window")), dims[0], dims[1]));
 }
 
 void compute_result(const Window& window, ort::KernelContext* context) {
@@ -65,7 +65,7 @@ ort::CustomOp* made() {
   };
   op->KernelDestroy = [](void* kernel) { delete static_cast<Window*>(kernel); };
   op->InferOutputShapeFn = [](const ort::CustomOp*, ort::ShapeContext* context) {
-    return guarded([&] { infer_result(context); });
+    return guarded([&] { infer_result(kIsGradient, context); });
   };
   return op;
 }

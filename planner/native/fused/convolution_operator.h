@@ -1,4 +1,4 @@
-// planner.fused::DirectConv: a Conv of float32 by `fused/convolution.h`, on the CPU.
+// planner.fused::DirectConv and KernelGradient: `fused/convolution.h` as operators, on the CPU.
 #pragma once
 
 #include <vector>
@@ -7,6 +7,6 @@
 
 namespace planner::fused {
 
-std::vector<ort::CustomOp*> convolution_operators();  // DirectConv and KernelGradient
+std::vector<ort::CustomOp*> convolution_operators();
 
 }  // namespace planner::fused

@@ -1,5 +1,5 @@
 """Run both models under a hard cap on the CPU: the rewritten one must fit the budget, the original
-not.
+not, where its need is known.
 
 Where the budget bounds live bytes, the pool's bytes beyond them (pages, kernels' workspace) raise
 both caps alike: the comparison is of the plans.

@@ -85,7 +85,8 @@ class CpuVerification:
     """The checks of a job, one after the other; failed ones are in `failures`.
 
     Attributes:
-        orders: the order of each model: the predicted one, or that in which the original ran.
+        orders: the order of each model: the predicted one, or that in which the original ran if its nodes
+            were those of its graph.
     """
 
     job: CpuJob
