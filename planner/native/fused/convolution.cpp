@@ -100,19 +100,20 @@ struct Sizes {
   size_t results() const { return result_height * result_width; }
 
   std::vector<size_t> tap_places(const Plane& plane) const {
-    std::vector<size_t> places;
-    for (size_t y = 0; y < kernel_height; y++)
-      for (size_t x = 0; x < kernel_width; x++)
-        places.push_back(plane.place(y * dilations[0], x * dilations[1]));
-    return places;
+    return places(plane, kernel_height, kernel_width, dilations);
   }
 
   std::vector<size_t> result_places(const Plane& plane) const {
-    std::vector<size_t> places;
-    for (size_t y = 0; y < result_height; y++)
-      for (size_t x = 0; x < result_width; x++)
-        places.push_back(plane.place(y * strides[0], x * strides[1]));
-    return places;
+    return places(plane, result_height, result_width, strides);
+  }
+
+ private:
+  static std::vector<size_t> places(const Plane& plane, size_t rows, size_t columns,
+                                    const size_t (&steps)[2]) {
+    std::vector<size_t> found;
+    for (size_t y = 0; y < rows; y++)
+      for (size_t x = 0; x < columns; x++) found.push_back(plane.place(y * steps[0], x * steps[1]));
+    return found;
   }
 };
 
@@ -120,6 +121,12 @@ struct Convolution {
   const Sizes size;
   const float *image, *kernel, *bias;
   float* result;
+
+  // Copy rows of one channel, from a row of the padded image on.
+  void read(const Plane& plane, size_t sample, size_t channel, size_t row, float* to) const {
+    const float* from = image + sample * size.image_sample + channel * size.image_channel;
+    plane.fill(to, from, int64_t(row) - int64_t(size.top), size.height, size.width, size.left);
+  }
 };
 
 struct Part {  // filters of one group, and samples
@@ -193,10 +200,8 @@ void add_up(const Convolution& of, const Part& part) {
       const Strips strips{kernel, rows.data(), std::min(strip, s.kernel_height - row),
                           s.kernel_width, s.kernel_filter, s.dilations[0] * plane.columns};
       for (size_t sample = 0; sample < part.samples; sample++) {
-        const float* image = of.image + (part.sample + sample) * s.image_sample +
-                             (first_channel + channel) * s.image_channel;
-        plane.fill(rows.data(), image, int64_t(row * s.dilations[0]) - int64_t(s.top), s.height,
-                   s.width, s.left);
+        of.read(plane, part.sample + sample, first_channel + channel, row * s.dilations[0],
+                rows.data());
         meet(strips, part.filters, places, sums.lanes_of(sample * part.filters * results));
       }
       sums.added(strip * s.kernel_width);
@@ -243,8 +248,7 @@ void slide(const Convolution& of, size_t channel) {
   const float bias = of.bias ? of.bias[channel] : 0.0f;
   for (size_t sample = 0; sample < s.samples; sample++)
     for (size_t row = 0; row < s.result_height; row += strip) {
-      plane.fill(image.data(), of.image + sample * s.image_sample + channel * s.image_channel,
-                 int64_t(row * s.strides[0]) - int64_t(s.top), s.height, s.width, s.left);
+      of.read(plane, sample, channel, row * s.strides[0], image.data());
       kernels().slide({kernel, image.data(), places.data(), places.size(), 1, 0}, made.data(),
                       made.size());
       const size_t rows = std::min(strip, s.result_height - row);
@@ -272,7 +276,8 @@ void spread(const Convolution& of, size_t sample, size_t group, size_t row, size
   const size_t reach = (rows - 1) * s.strides[0] + (s.kernel_height - 1) * s.dilations[0];
   const Plane plane(reach + 1, s.padded_width, s.strides[0], s.strides[1]);
   const std::vector<size_t> places = s.tap_places(plane);
-  const size_t most = std::clamp<size_t>(kSpreadFloats / plane.size(), 1, std::max<size_t>(1, s.kernel_channels));
+  const size_t most =
+      std::clamp<size_t>(kSpreadFloats / plane.size(), 1, std::max<size_t>(1, s.kernel_channels));
   // vectors may begin before the end of the last channel's rows, and end after it
   std::vector<float> strip(most * plane.size() + kVectors * kernels().width, 0.0f);
   std::vector<float> packed(most * s.taps() * kFilters);
@@ -286,10 +291,8 @@ void spread(const Convolution& of, size_t sample, size_t group, size_t row, size
   for (size_t channel = 0; channel < s.kernel_channels; channel += most) {
     const size_t count = std::min(most, s.kernel_channels - channel);
     for (size_t i = 0; i < count; i++)
-      plane.fill(&strip[i * plane.size()],
-                 of.image + sample * s.image_sample +
-                     (group * s.kernel_channels + channel + i) * s.image_channel,
-                 int64_t(row * s.strides[0]) - int64_t(s.top), s.height, s.width, s.left);
+      of.read(plane, sample, group * s.kernel_channels + channel + i, row * s.strides[0],
+              &strip[i * plane.size()]);
     for (size_t f = 0; f < s.group_filters(); f += kFilters) {
       const size_t filters = std::min(kFilters, s.group_filters() - f);
       pack(of, first + f, filters, channel, count, packed.data());
