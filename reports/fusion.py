@@ -120,10 +120,9 @@ def layer_times(
         if made is None:
             raise ValueError(f"nothing of {conv} is fused")
         feeds, _ = make_inputs(path, 0, {}, None)
-        models = [Path(folder) / f"{name}.onnx" for name in ("plain", "fused")]
-        for one, model in zip((prepared, made), models, strict=True):
-            ir.save(one.model, model)
-        sessions = [_session_of(str(model)) for model in models]
+        sessions = [
+            _session(one, Path(folder) / f"{i}.onnx") for i, one in enumerate((prepared, made))
+        ]
         times: tuple[list[float], list[float]] = ([], [])
         for index in range(_MOST_RUNS):
             for which in (0, 1) if index % 2 else (1, 0):
@@ -197,17 +196,13 @@ def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
 
 def _session(prepared: Prepared, path: Path) -> ort.InferenceSession:
     ir.save(prepared.model, path)
-    return _session_of(str(path))
-
-
-def _session_of(model: str | bytes) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.enable_mem_pattern = options.enable_mem_reuse = False
     options.intra_op_num_threads = default_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.register_custom_ops_library(str(library_path()))
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def page(rows: dict[str, Row]) -> str:

@@ -82,11 +82,7 @@ def with_prepared(graph: TrainingGraph, found: Sequence[Convolved]) -> list[Conv
     gone = {op for one in found for op in (*one.operations, *one.prepares)}
     last = {one.operations[-1] for one in found}
 
-    def is_read(op: OpId) -> bool:
-        made = [graph.tensors[t] for t in graph.operations[op].outputs]
-        return any(t.is_output or not gone >= set(t.consumers) for t in made)
-
-    while left := {op for op in gone - last if is_read(op)}:
+    while left := {op for op in gone - last if _is_read(graph, op, gone)}:
         gone -= left
     gone -= {op for one in found for op in one.operations}
     made: list[Convolved] = []
@@ -95,6 +91,12 @@ def with_prepared(graph: TrainingGraph, found: Sequence[Convolved]) -> list[Conv
         gone -= set(mine)
         made.append(replace(one, prepares=mine))
     return made
+
+
+def _is_read(graph: TrainingGraph, op: OpId, gone: set[OpId]) -> bool:
+    """Tell whether a caller, or an operation that stays, reads what an operation makes."""
+    made = [graph.tensors[t] for t in graph.operations[op].outputs]
+    return any(t.is_output or not gone >= set(t.consumers) for t in made)
 
 
 def _is_for(graph: TrainingGraph, op: Operation, node: ir.Node) -> bool:
@@ -172,8 +174,12 @@ class _Reader:
         op = self.graph.operations[producer or 0]
         _need(op.op_type == op_type and op.domain == "" and self.is_plain(op))
         _need(not self.graph.tensors[tensor].unsized)
-        if op_type == "Reshape":
-            self.constant(op, 1)
+        return op
+
+    def reshape(self, tensor: TensorId) -> Operation:
+        """Return the Reshape, to a shape that no run may feed, that made a tensor."""
+        op = self.maker(tensor, "Reshape")
+        self.constant(op, 1)
         return op
 
     def axes(self, op: Operation) -> tuple[int, ...]:
@@ -188,7 +194,7 @@ class _Reader:
 
     def as_rows(self, tensor: TensorId) -> Operation:
         """Return the Reshape of [channels, ...] to [channels, all the rest] that made a tensor."""
-        op = self.maker(tensor, "Reshape")
+        op = self.reshape(tensor)
         _need(
             len(self.shape(tensor)) == 2 and self.shape(op.inputs[0])[:1] == self.shape(tensor)[:1]
         )
@@ -278,7 +284,7 @@ def _as_convolution(reader: _Reader, last: Operation) -> _Form:
 def _by_places(reader: _Reader, last: Operation) -> _Form:
     """Match a product of matrices for each place in the kernel."""
     shape = reader.shape(last.outputs[0])
-    by_place = reader.maker(last.inputs[0], "Reshape")
+    by_place = reader.reshape(last.inputs[0])
     stacked = reader.maker(by_place.inputs[0], "Concat")
     _need(len(stacked.inputs) == shape[2] * shape[3])
     _need(reader.nodes[stacked.id].attributes.get_int("axis", 0) == 0)
@@ -370,6 +376,5 @@ def _padding(reader: _Reader, image: TensorId) -> tuple[Operation | None, Sequen
 def _alone(graph: TrainingGraph, replaced: Sequence[Operation]) -> tuple[OpId, ...]:
     """Return the operations in the graph's order; nothing else reads what any but the first makes."""
     ids = {op.id for op in replaced}
-    made = [graph.tensors[t] for op in replaced[1:] for t in op.outputs]
-    _need(all(not t.is_output and ids >= set(t.consumers) for t in made))
+    _need(not any(_is_read(graph, op.id, ids) for op in replaced[1:]))
     return tuple(sorted(ids))
