@@ -69,6 +69,7 @@ def solve_checkmate(
         raise ValueError("the model knows nothing in place")
     start = time.monotonic()
     build_s, over_bytes = 0.0, 0
+    presolve = mathopt.Emphasis.MEDIUM
     while True:
         begun = time.monotonic()
         model = _Model(problem, whole=solver == "cp-sat", less_bytes=over_bytes)
@@ -80,12 +81,18 @@ def solve_checkmate(
             params=mathopt.SolveParameters(
                 time_limit=datetime.timedelta(seconds=max(0.1, left)),
                 relative_gap_tolerance=1e-6,
+                presolve=presolve,
                 random_seed=seed,
                 threads=None if solver == "highs" else workers,
                 cp_sat=sat_parameters_pb2.SatParameters(mip_max_bound=2.0**52),
             ),
         )
         found = _judged(problem, f"{solver}: ", model, result, build_s, time.monotonic() - start)
+        reason = result.termination.reason
+        if reason is mathopt.TerminationReason.INFEASIBLE and presolve is not mathopt.Emphasis.OFF:
+            # the presolve of HiGHS (OR-tools 9.15) calls some programs infeasible that the base order solves
+            presolve = mathopt.Emphasis.OFF
+            continue
         if found.fits or found.replay is None or left < 0:
             return found
         # a solver's tolerance is worth a few bytes: leave them out and solve again

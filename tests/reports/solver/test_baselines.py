@@ -84,6 +84,45 @@ def test_planner_and_checkmate_find_the_same_optimum(problem: Problem, share: fl
     assert ours.time_us >= best * (1 - ROUNDING) or beyond_stages(ours.actions)
 
 
+def test_a_program_that_presolve_calls_infeasible_is_solved_without_it():
+    ends = [(1, (8,)), (5, (5,)), (6, (6,)), (7, (7,)), (8, (8,)), (9, ())]
+    passing = [(2, (2,)), (3, (3,)), (4, (4,))]
+    uses = {0: tuple(range(1, 8)), **dict(ends), **dict(passing)}
+    kept = {i for i, _ in ends}
+    inputs = [(), (0,), *((0, i) for i in range(2, 8)), (1, 8)]
+    outputs = [(0,), (1, 2), *((i + 1,) for i in range(2, 9))]
+    problem = Problem(
+        name="a chain beside one tensor",
+        ops=tuple(
+            PlanOp(
+                name=f"op{k}",
+                duration_us=1.0,
+                inputs=inputs[k],
+                outputs=outputs[k],
+                workspace_bytes=3 if k in (5, 7) else 0,
+                recomputable=k == 0,
+            )
+            for k in range(9)
+        ),
+        tensors=tuple(
+            PlanTensor(
+                name=f"t{i}",
+                bytes=1 if i else 6,
+                producer=next(k for k in range(9) if i in outputs[k]),
+                uses=uses[i],
+                to_end=i in kept,
+                swappable=False,
+            )
+            for i in range(10)
+        ),
+        fixed_bytes=5,
+        capacity_bytes=19,
+    )
+    found = solve_checkmate(problem, time_limit_s=20.0)
+    confirm(problem, found)
+    assert found.optimal
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_moccasin_finds_valid_plans_no_better_than_checkmate(seed: int):
     problem = irregular(16, seed=seed)
