@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from planner.export.training import export_training_graph
     from planner.plan.planfile import Plan
     from planner.running.classes import open_session
-    from planner.runtime.binding import bind
+    from planner.runtime.binding.bind import bind
     from planner.runtime.opened import session_options
 
 
@@ -45,7 +45,7 @@ _HOMES = {
     "PlannerError": "planner.errors",
     "analyze": "planner.api",
     "apply": "planner.api",
-    "bind": "planner.runtime.binding",
+    "bind": "planner.runtime.binding.bind",
     "differentiate": "planner.export.from_onnx.forward",
     "export_training_graph": "planner.export.training",
     "fit_devices": "planner.api_devices",

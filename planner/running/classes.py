@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.running.asked import Asked
+from planner.running.capture import REFUSED, on_the_host
 from planner.running.hooks import on_import
 from planner.running.opening import Opener, Wanted, is_by_planner
 from planner.targets import HOST
@@ -45,6 +46,7 @@ def open_session(
     *,
     pool: str | None = None,
     disk: Path | str | None = None,
+    graph_capture: bool = False,
 ) -> ort.InferenceSession:
     """Open an `onnxruntime.InferenceSession` of a file that planner wrote, with all that the file
     needs.
@@ -60,10 +62,13 @@ def open_session(
         pool: "24GB": a pool of exactly that many bytes in place of the file's (`planner.native`).
         disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
             `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`.
+        graph_capture: record the launches of a step on CUDA or WebGPU, and replay them as one graph
+            (ONNX Runtime's graph capture). The session runs by `planner.bind` alone, which keeps all
+            values at the addresses of the record. It takes no pool: its pages move.
 
     Raises:
         UsageError: the file was planned for another kind of processor, or has metadata that planner does
-            not write.
+            not write; or it cannot be captured, and the message names why.
     """
     import onnxruntime as ort
 
@@ -71,12 +76,31 @@ def open_session(
         raise UsageError(
             "only files that planner wrote can open in a pool: use planner.session_options for others"
         )
-    wanted = Wanted(pool=pool, disk=None if disk is None else Path(disk))
-    opener = Opener(wanted, lambda line: print(f"planner: {line}", file=sys.stderr))
-    opened = _session(ort.InferenceSession, opener)
-    return opened(
-        str(model) if isinstance(model, Path) else model, sess_options, providers, provider_options
+    if graph_capture and (pool is not None or not is_by_planner(model)):
+        raise UsageError("graph_capture is for files that planner wrote, and takes no pool")
+    wanted = Wanted(
+        pool=pool, disk=None if disk is None else Path(disk), graph_capture=graph_capture
     )
+    opener = Opener(wanted, lambda line: print(f"planner: {line}", file=sys.stderr))
+    theirs = _captured(ort.InferenceSession) if graph_capture else ort.InferenceSession
+    opened = _session(theirs, opener)
+    given = str(model) if isinstance(model, Path) else model
+    try:
+        return opened(given, sess_options, providers, provider_options)
+    except Exception as error:
+        if not graph_capture or REFUSED not in str(error):
+            raise
+        raise UsageError(on_the_host(model)) from error
+
+
+def _captured(theirs: Any) -> type:
+    """Return a subclass of ONNX Runtime's session without the ways to run that move its values."""
+
+    def refused(self: Any, *_arguments: Any, **_options: Any) -> Any:
+        raise UsageError("a session with graph_capture replays fixed addresses: use planner.bind")
+
+    moving = ("run", "run_async", "run_with_ort_values", "run_with_ortvaluevector")
+    return type("InferenceSession", (theirs,), dict.fromkeys(moving, refused))
 
 
 def _replacing(name: str, made: Callable[[Any], type]) -> Callable[[ModuleType], None]:

@@ -17,6 +17,7 @@ from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.plan.planfile import Pool
 from planner.running.asked import Asked, Merged, merged
+from planner.running.capture import with_capture
 from planner.running.outcome import Job, Outcome, Status
 from planner.runtime.opened import (
     Needs,
@@ -49,6 +50,7 @@ class Wanted:
         explain: whether to print what was done to each session.
         pool: size of the pool for sessions of planner's files, in place of their own.
         disk: the folder for swaps of files that were planned for a disk; new plans swap there too.
+        graph_capture: whether sessions replay the launches of a step.
     """
 
     budget: str | None = None
@@ -61,6 +63,7 @@ class Wanted:
     explain: bool = False
     pool: str | None = None
     disk: Path | None = None
+    graph_capture: bool = False
 
 
 class Opener:
@@ -104,7 +107,11 @@ class Opener:
                     arena=None,
                     pool=Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True),
                 )
+            if self._wanted.graph_capture:
+                needs = with_capture(needs, planned.model)
             found = merged(planned, needs)
+            if self._wanted.graph_capture and not found.on_target:
+                raise UsageError("; ".join(found.against))
             if pool is not None and found.pool is None:
                 self._object(f"{asked.name}: opened without the pool of {pool}: {_NO_POOL}")
             said = ", ".join(found.said) or "nothing"

@@ -82,6 +82,8 @@ class Target:
         fused: the native library's kernels of fused operations; None where it has none.
         overlap: whether copies may run beside the operations, by `planner.native`: "proved", for
             `--copies auto` too; "asked", only where the user asks for them; "never".
+        capture: the provider option for graph capture, the replay of a step's launches as one graph; ""
+            where it has none.
         keep_on_cpu: operators that the provider claims but cannot run, with the number of outputs from
             which it cannot; `keep_option` is the provider option that names their nodes.
         cap: "arena" (a registered CPU arena), "driver" (a driver that counts), "arena_on_device"
@@ -117,6 +119,7 @@ class Target:
     always_sums: frozenset[str] = frozenset()
     fused: FusedKernels | None = None
     overlap: Literal["proved", "asked", "never"] = "never"
+    capture: str = ""
     keep_on_cpu: Mapping[str, int] = field(default_factory=dict)
     keep_option: str = ""
     cap: Literal["arena", "driver", "arena_on_device"] = "arena"

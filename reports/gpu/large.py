@@ -23,7 +23,9 @@ from onnx import TensorProto, numpy_helper
 import planner
 from planner import native
 from planner.choices import FuseMode
-from planner.runtime.binding import Bound, FeedKind, storable
+from planner.runtime.arrays import storable
+from planner.runtime.binding.bind import Bound
+from planner.runtime.binding.kinds import FeedKind
 from planner.runtime.feeds.inputs import make_inputs
 from planner.targets import HOST
 from planner.targets.backend import backend_of
@@ -46,7 +48,7 @@ class Case:
 
     Attributes:
         half: "bf16" or "fp16": the graph with all of its float32 in that type.
-        swap: "auto", "only", or "none": recompute alone, under `enable_cuda_graph` too.
+        swap: "auto", "only", or "none": recompute alone, with `graph_capture` too.
         fuse: as `--fuse` has it.
         provider: options of the CUDA provider.
     """
@@ -286,30 +288,15 @@ class _Run:
         session.run_with_iobinding(binding)
 
     def graph(self) -> Found:
-        """Check that a graph replayed under `enable_cuda_graph` has the bits of a plain session."""
-        settings = {"enable_cuda_graph": "1"} if self.where.cuda else {}
-        captured, plain = self._session(self._planned, settings), self._session(self._planned)
-        data, names = self._data(0), [output.name for output in plain.get_outputs()]
-
-        def on_device(arrays: Mapping[str, Any]) -> dict[str, ort.OrtValue]:
-            make, device = ort.OrtValue.ortvalue_from_numpy, self.where.device
-            return {name: make(array.copy(), device, 0) for name, array in arrays.items()}
-
-        values = on_device(data)
-        results = on_device(dict(zip(names, plain.run(None, data), strict=True)))
-        binding = captured.io_binding()
-        for name, value in values.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in results.items():
-            binding.bind_ortvalue_output(name, value)
+        """Check that replayed launches (`graph_capture`) have the bits of a plain session."""
+        captured = planner.open_session(self._planned, graph_capture=self.where.cuda)
+        bound, plain = planner.bind(captured, {}), self._session(self._planned)
+        names = [output.name for output in plain.get_outputs()]
         different = set[str]()
         for seed in range(4):
-            for name, array in self._data(seed).items():
-                values[name].update_inplace(array)
-            captured.run_with_iobinding(binding)
-            wanted = plain.run(None, self._data(seed))
+            found, wanted = bound.step(self._data(seed)), plain.run(None, self._data(seed))
             for name, array in zip(names, wanted, strict=True):
-                if np.asarray(array).tobytes() != results[name].numpy().tobytes():
+                if np.asarray(array).tobytes() != found[name].tobytes():
                     different.add(name)
         return {
             "outputs": len(names),

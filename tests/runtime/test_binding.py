@@ -13,7 +13,8 @@ from onnx import helper as h
 
 import planner
 from planner.errors import ModelError, UsageError
-from planner.runtime.binding import Array, Bound
+from planner.runtime.binding.bind import Bound
+from planner.runtime.binding.kinds import Array
 from planner.runtime.feeds.inputs import make_inputs
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"

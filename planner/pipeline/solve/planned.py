@@ -116,8 +116,8 @@ class Planned:
 
     @property
     def arena(self) -> Arena | None:
-        """The device's arena with room for it; None if there is none."""
-        if self.first_region_bytes is None:
+        """The device's arena with room for it; None if there is none, or memory there is no arena."""
+        if self.first_region_bytes is None or not self.prepared.target.is_arena:
             return None
         room_bytes = self.room_bytes // ROUNDING * ROUNDING
         return Arena(max_bytes=room_bytes, first_region_bytes=self.first_region_bytes)

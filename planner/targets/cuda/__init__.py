@@ -79,6 +79,7 @@ CUDA = Target(
     # providers/cuda/reduction/reduction_functions.cu
     always_sums=frozenset({"ReduceMean", "ReduceSum", "ReduceSumSquare"}),
     fused=FUSED,
+    capture="enable_cuda_graph",
     cap="arena_on_device",
     memory="Cuda",
     waits={"CUDA_LAUNCH_BLOCKING": "1"},  # CUDA C++ Programming Guide, environment variables

@@ -45,9 +45,11 @@ WEBGPU = Target(
     inplace=_SCATTERS,
     sums=_SCATTERS,
     # "The Indices output is not supported yet" (providers/webgpu/nn/pool.cc)
+    capture="enableGraphCapture",
     keep_on_cpu={"MaxPool": 2},
     keep_option="forceCpuNodeNames",
     cap="driver",
+    memory="WebGPU_Buf",
     # as measured
     refusals={"Invalid Buffer": "the device refused a buffer, for want of memory ({message})"},
     absolute=1e-5,

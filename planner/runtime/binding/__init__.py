@@ -1,0 +1,1 @@
+"""Values that stay in place from step to step: `planner.bind`."""

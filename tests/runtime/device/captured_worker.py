@@ -1,0 +1,39 @@
+"""Steps of a session that replays its launches beside a plain one's, on WebGPU: prints what differs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import planner
+from planner.errors import UsageError
+from planner.runtime.feeds.inputs import make_inputs
+
+STEPS = 5
+
+
+def main(model: str, planned: str) -> None:
+    """Print what differs in each step, the places of the values, and how `run` answers."""
+    inputs, _ = make_inputs(model, seed=1)
+    kept = {name: array for name, array in inputs.items() if name.startswith("w")}
+    fed = {name: array for name, array in inputs.items() if name not in kept}
+    sessions = [planner.open_session(planned, graph_capture=way) for way in (True, False)]
+    captured, plain = (planner.bind(session, kept) for session in sessions)
+    differs: list[list[str]] = []
+    for step in range(STEPS):
+        batch = {n: (a + 0.1 * step).astype(a.dtype) for n, a in fed.items()}
+        found = {**captured.step(batch), **captured.values()}
+        wanted = {**plain.step(batch), **plain.values()}
+        differs.append([n for n in wanted if found[n].tobytes() != wanted[n].tobytes()])
+    moved = any(array.tobytes() != kept[name].tobytes() for name, array in plain.values().items())
+    try:
+        sessions[0].run(None, inputs)
+        said = ""
+    except UsageError as error:
+        said = str(error)
+    places = sorted(set(captured.places.values()))
+    print(json.dumps({"differs": differs, "moved": moved, "places": places, "said": said}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
