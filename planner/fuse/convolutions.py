@@ -5,7 +5,8 @@ few filters a group, the copying takes most of the time (reports/fusion.md). `Di
 convolutions, those of few channels over wide images, and those whose kernel is nearly as large as the
 image, as the exporter writes gradients of grouped kernels. `KernelGradient` is the gradient of a kernel
 without groups, which the exporter writes as a product of matrices for each place in the kernel, or as a
-convolution whose kernel is the small image.
+convolution whose kernel is the small image. `TurnedKernel` makes the kernel of the image's gradient: with
+filters and channels exchanged and its places in reverse, for which ONNX has two slow operators.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import onnx_ir as ir
 
 from planner.graph.effects import Effect
 from planner.graph.model import Operation, OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.graph.rules import DIRECT_CONV, KERNEL_GRADIENT
+from planner.graph.rules import DIRECT_CONV, KERNEL_GRADIENT, TURNED_KERNEL
 
 _MOST_FILTERS = 32
 """The most filters of a group where the kernel is the larger image: with more, products are faster."""
@@ -44,9 +45,10 @@ class Convolved:
         operations: in the order of the graph; nothing else reads their results, but the last one's,
             which stays.
         prepares: operations whose results they read, which go where nothing else reads them.
-        op_type: DirectConv or KernelGradient.
+        op_type: DirectConv, KernelGradient or TurnedKernel.
         inputs: of the new node.
-        window: its attribute, in the form that `planner/native/fused/convolution.h` reads.
+        window: its attribute, in the form that `planner/native/fused/convolution/convolution.h` reads; ""
+            where it has none.
     """
 
     operations: tuple[OpId, ...]
@@ -56,20 +58,24 @@ class Convolved:
     prepares: tuple[OpId, ...] = ()
 
 
-def convolutions_of(model: ir.Model, graph: TrainingGraph) -> list[Convolved]:
+def convolutions_of(
+    model: ir.Model, graph: TrainingGraph, *, only_exact: bool = False
+) -> list[Convolved]:
     """Return what nodes of `planner.fused` may replace.
 
     Args:
         graph: the graph of `model`, its operations in the order of the nodes.
+        only_exact: only nodes that keep ONNX Runtime's own bits.
     """
     reader = _Reader(graph, list(model.graph))
     found: list[Convolved] = []
     for op in graph.operations:
         if op.op_type == "Transpose" and len(reader.shape(op.outputs[0])) == 4:
-            with suppress(_OtherFormError):
-                found.append(_gradient(reader, op.outputs[0]))
+            for match in (_turned_kernel,) if only_exact else (_turned_kernel, _gradient):
+                with suppress(_OtherFormError):
+                    found.append(match(reader, op.outputs[0]))
     taken = {op for one in found for op in one.operations}
-    for op in graph.operations:
+    for op in () if only_exact else graph.operations:
         if op.op_type == "Conv" and op.domain == "" and reader.is_plain(op) and op.id not in taken:
             node = reader.nodes[op.id]
             if _is_for(graph, op, node):
@@ -252,6 +258,26 @@ def _gradient(reader: _Reader, result: TensorId) -> Convolved:
         op_type=KERNEL_GRADIENT,
         inputs=images,
         window=_text({**window, "kernel": kernel}),
+    )
+
+
+def _turned_kernel(reader: _Reader, result: TensorId) -> Convolved:
+    """Match a kernel in reverse, with filters and channels exchanged.
+
+    Raises:
+        _OtherFormError: it is another tensor.
+    """
+    last = reader.turned(result, _SWAPPED)
+    reverse = reader.maker(last.inputs[0], "Slice")
+    starts, ends, axes, steps = (reader.constant(reverse, i, (1, 1)) for i in range(1, 5))
+    kernel = reader.graph.tensors[reverse.inputs[0]]
+    _need(_is_sized(kernel) and axes == [2, 3] and steps == starts == [-1, -1])
+    _need(all(end < -size for end, size in zip(ends, kernel.shape[2:], strict=True)))
+    return Convolved(
+        operations=_alone(reader.graph, [last, reverse]),
+        op_type=TURNED_KERNEL,
+        inputs=(kernel.id,),
+        window="",
     )
 
 

@@ -124,8 +124,7 @@ def with_fusion(
     fused = frozenset(op for group in found for op in group.operations)
     groups = with_again(ground, found)
     programs = _programs(ground, groups, fused)
-    has_kernels = kernels.convolutions and not only_exact
-    convolved = convolutions_of(model, graph) if has_kernels else []
+    convolved = convolutions_of(model, graph, only_exact=only_exact) if kernels.convolutions else []
     convolved = with_prepared(graph, [one for one in convolved if is_asked(one.operations[0])])
     if not programs and not convolved:
         return None
@@ -143,7 +142,8 @@ def with_fusion(
         put(node, group.operations, group.again)
     for one in convolved:
         made = graph.operations[one.operations[-1]].outputs
-        node = NewNode(one.op_type, one.inputs, made, {"window": one.window})
+        window = {"window": one.window} if one.window else {}
+        node = NewNode(one.op_type, one.inputs, made, window)
         put(node, (*one.operations, *one.prepares))
     gone = fused - {op for group in groups for op in group.operations}
     build.remove({*gone, *(op for group, _ in programs for op in group.operations)})

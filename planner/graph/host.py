@@ -3,7 +3,7 @@
 A tensor that lives on the host occupies it for the whole run, or, if the step produces it, from its
 producer to the end. The copy of a swap-out lasts until the last swap-in has read it. A copy beside
 the operations occupies a slot of whole pages until SwapInDone frees the slot for another tensor of
-the same size (planner/native/slots.h). The slots of one size are as many as are in use at once, and
+the same size (planner/native/swap/slots.h). The slots of one size are as many as are in use at once, and
 stay allocated. With swaps to a disk (`planner.disk`), slots lie in a file, and the bytes here are
 the file's.
 
@@ -24,7 +24,7 @@ from planner.graph.rules import SWAP_DOMAIN, SWAP_OUT, SWAP_TOKENS
 from planner.onnxio.kinds import GRANULARITY_BYTES
 
 SLOT_PAGE_BYTES = 4096
-"""Page size of slots (planner/native/slots.h, `kSlotPageBytes`)."""
+"""Page size of slots (planner/native/swap/slots.h, `kSlotPageBytes`)."""
 
 _MADE = (Role.SWAP_OUT, Role.PAGE_OUT, Role.STORE_TO)
 

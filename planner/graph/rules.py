@@ -36,6 +36,7 @@ SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, STORE_OUT, SWAP_OUT_DONE})
 
 FUSED_DOMAIN, POINTWISE = "planner.fused", "Pointwise"
 DIRECT_CONV, KERNEL_GRADIENT = "DirectConv", "KernelGradient"
+TURNED_KERNEL = "TurnedKernel"
 """Operators of `planner.native` that run a program over elements, a convolution, and the gradient of a
 convolution's kernel; `planner.fuse` writes them."""
 
@@ -49,7 +50,7 @@ COMING_IN = frozenset({SWAP_IN, LOAD_IN})
 """Operators whose output is complete only after SwapInDone.
 
 The output's dims are unknown to ONNX Runtime, and its buffer must not be shared
-(planner/native/swaps.h, `Hold`).
+(planner/native/swap/swaps.h, `Hold`).
 """
 
 SWAP_OPERATORS = SWAP_TOKENS | COMING_IN | {SWAP_IN_DONE, STORE_TO}

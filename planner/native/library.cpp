@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "cuda_driver.h"
+#include "cuda/driver.h"
 #include "fused/operator.h"
-#include "nvrtc.h"
-#include "operators.h"
-#include "pools.h"
-#include "swaps.h"
+#include "cuda/nvrtc.h"
+#include "swap/operators.h"
+#include "pool/pools.h"
+#include "swap/swaps.h"
 
 namespace planner {
 

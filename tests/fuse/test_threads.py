@@ -9,7 +9,7 @@ import pytest
 
 from planner.native.building import SOURCES, system_compiler
 
-PARTS = ("loops", "program", "run", "convolution_kernels", "convolution")
+PARTS = ("loops", "program", "run", "convolution/kernels", "convolution/convolution")
 PROGRAM = Path(__file__).parents[1] / "native" / "fused_threads.cpp"
 FLAGS = ("-O1", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread", "-DPLANNER_PLAIN_LOOPS")
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <thread>
 
-#include "fused/convolution.h"
+#include "fused/convolution/convolution.h"
 #include "fused/run.h"
 
 using namespace planner::fused;

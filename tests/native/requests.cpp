@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pool.h"
+#include "pool/pool.h"
 
 int main(int, char** arguments) {
   constexpr size_t kPage = 4096, kBytes = 2048 * kPage;

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "cuda_driver.h"
-#include "pool.h"
-#include "slots.h"
+#include "cuda/driver.h"
+#include "pool/pool.h"
+#include "swap/slots.h"
 
 extern "C" int fake_launch(void* stream, void (*kernel)(void*), void* argument);
 extern "C" int cuStreamCreate(void** stream, unsigned flags);

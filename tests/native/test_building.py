@@ -23,7 +23,7 @@ def sources(tmp_path: Path) -> Path:
 
 def test_its_name_changes_with_any_source(sources: Path):
     assert library_name(sources) == library_name()
-    for path in (sources / "pool.h", sources / "swaps.cpp"):
+    for path in (sources / "pool" / "pool.h", sources / "swap" / "swaps.cpp"):
         before = library_name(sources)
         path.write_text(path.read_text() + "\n")
         assert library_name(sources) != before
@@ -62,7 +62,7 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
     monkeypatch.delenv("CXX")
     if building.system_compiler() is None:
         pytest.skip("there is no C++ compiler that could fail")
-    (sources / "pool.h").write_text("#error this is the compiler's own word\n")
+    (sources / "pool" / "pool.h").write_text("#error this is the compiler's own word\n")
     with pytest.raises(BuildError, match="this is the compiler's own word"):
         build(sources, sources)
     assert not [p.name for p in sources.iterdir() if p.suffix == ".so"]

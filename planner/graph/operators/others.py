@@ -36,6 +36,7 @@ OTHERS: Mapping[str, Mapping[str, Operator]] = {
         "Pointwise": Operator(PURE, in_place=FIRST),
         "DirectConv": Operator(PURE, CONVOLUTION),
         "KernelGradient": Operator(PURE, Cost("kernel gradient")),
+        "TurnedKernel": Operator(PURE, MOVES_ALL),
     },
     "com.microsoft.nchwc": {
         "AveragePool": Operator(PURE, WINDOW),

@@ -1,9 +1,9 @@
-#include "cuda_driver.h"
+#include "cuda/driver.h"
 
 #include <cstdlib>
 
 #include "loaded.h"
-#include "slots.h"
+#include "swap/slots.h"
 
 namespace planner {
 namespace cuda {

@@ -1,4 +1,4 @@
-#include "nvrtc.h"
+#include "cuda/nvrtc.h"
 
 #include <glob.h>
 #include <link.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common.h"
-#include "cuda_driver.h"
+#include "cuda/driver.h"
 #include "loaded.h"
 
 namespace planner::cuda {

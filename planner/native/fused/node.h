@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fused/run.h"
-#include "slots.h"
+#include "swap/slots.h"
 #include "tensors.h"
 
 namespace planner::fused {

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <memory>
 
-#include "fused/convolution_operator.h"
-#include "fused/cuda_run.h"
+#include "fused/convolution/operator.h"
+#include "fused/cuda/run.h"
 #include "fused/node.h"
 #include "fused/run.h"
 

@@ -1,7 +1,7 @@
 // Pages of a CUDA device, by the driver's calls for virtual memory.
 #include "common.h"
-#include "cuda_driver.h"
-#include "page_memory.h"
+#include "cuda/driver.h"
+#include "pool/page_memory.h"
 
 namespace planner {
 namespace {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "common.h"
-#include "page_memory.h"
+#include "pool/page_memory.h"
 
 namespace planner {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "free_spans.h"
+#include "pool/free_spans.h"
 
 namespace planner {
 

@@ -1,4 +1,4 @@
-#include "pool.h"
+#include "pool/pool.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "page_memory.h"
+#include "pool/page_memory.h"
 
 namespace planner {
 

@@ -1,4 +1,4 @@
-#include "pools.h"
+#include "pool/pools.h"
 
 #include <dlfcn.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common.h"
-#include "pool.h"
+#include "pool/pool.h"
 
 namespace planner {
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <thread>
 
-#include "store.h"
+#include "swap/store.h"
 
 namespace planner {
 namespace {

@@ -2,8 +2,8 @@
 // The host waits for nothing, but where a swap is abandoned.
 #include <cstdlib>
 
-#include "cuda_driver.h"
-#include "slots.h"
+#include "cuda/driver.h"
+#include "swap/slots.h"
 
 namespace planner {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "free_spans.h"
-#include "store.h"
+#include "pool/free_spans.h"
+#include "swap/store.h"
 
 namespace planner {
 namespace {

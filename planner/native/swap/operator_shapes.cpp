@@ -1,5 +1,5 @@
 // What the operators' outputs are, before a run.
-#include "operator_shapes.h"
+#include "swap/operator_shapes.h"
 
 #include <atomic>
 #include <string>

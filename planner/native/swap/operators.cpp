@@ -1,6 +1,6 @@
 // What the operators do (docs/native.md has the protocol), and how they are described to ONNX
 // Runtime.
-#include "operators.h"
+#include "swap/operators.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
-#include "operator_shapes.h"
-#include "pools.h"
-#include "swaps.h"
+#include "swap/operator_shapes.h"
+#include "pool/pools.h"
+#include "swap/swaps.h"
 #include "tensors.h"
 
 namespace planner {

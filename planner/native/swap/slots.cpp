@@ -1,4 +1,4 @@
-#include "slots.h"
+#include "swap/slots.h"
 
 namespace planner {
 

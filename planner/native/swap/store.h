@@ -1,7 +1,7 @@
 // Where the CPU's slots lie: in memory, or in a file of a folder.
 #pragma once
 
-#include "slots.h"
+#include "swap/slots.h"
 
 namespace planner {
 

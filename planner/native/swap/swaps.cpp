@@ -1,4 +1,4 @@
-#include "swaps.h"
+#include "swap/swaps.h"
 
 #include <unordered_map>
 #include <vector>

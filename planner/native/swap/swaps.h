@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "slots.h"
+#include "swap/slots.h"
 
 namespace planner {
 

@@ -133,7 +133,7 @@ def _program(graph: TrainingGraph, tensor: Tensor) -> str | None:
     if op.domain != FUSED_DOMAIN:
         return None
     attributes = op.attributes or {}
-    return str(attributes.get("program") or attributes["window"])
+    return str(attributes.get("program") or attributes.get("window", ""))
 
 
 def _find(name: str, prepared: Prepared) -> Tensor:

@@ -1,17 +1,20 @@
-#include "fused/convolution.h"
+#include "fused/convolution/convolution.h"
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <sstream>
 #include <stdexcept>
 
-#include "fused/convolution_kernels.h"
+#include "fused/convolution/kernels.h"
 
 namespace planner::fused {
 namespace {
 
 constexpr size_t kTaskFilters = 16, kTaskResults = 1 << 11;  // at most, of a task of sums
 constexpr size_t kLeastTasks = 8;  // of a sum, where it can be split
+constexpr size_t kTurnedChannels = 16;  // of a task: as many streams are written at once
 constexpr size_t kFoldAfter = 1 << 13;  // elements that float32 adds up, before float64 does
 constexpr size_t kStripFloats = 1 << 15;  // of the filters' rows that meet a strip of the image
 constexpr size_t kSpreadRows = 8, kSpreadFloats = 1 << 16;  // of the result, and of a strip of the image
@@ -377,6 +380,20 @@ void convolve(const Window& window, const std::vector<int64_t>& image_dims, cons
     parallel(s.groups, [&](size_t channel) { slide(of, channel); });
   else
     spread_all(of, parallel);
+}
+
+void turn(const std::vector<int64_t>& dims, const float* kernel, float* made, const Parallel& parallel) {
+  const size_t filters = dims[0], channels = dims[1];
+  const size_t places = std::accumulate(dims.begin() + 2, dims.end(), size_t{1}, std::multiplies<>());
+  parallel((channels + kTurnedChannels - 1) / kTurnedChannels, [&](size_t task) {
+    const size_t first = task * kTurnedChannels, end = std::min(channels, first + kTurnedChannels);
+    for (size_t filter = 0; filter < filters; filter++)
+      for (size_t channel = first; channel < end; channel++) {
+        const float* from = kernel + (filter * channels + channel) * places;
+        float* to = made + (channel * filters + filter) * places;
+        std::reverse_copy(from, from + places, to);
+      }
+  });
 }
 
 }  // namespace planner::fused

@@ -34,4 +34,8 @@ void convolve(const Window& window, const std::vector<int64_t>& image_dims, cons
               const std::vector<int64_t>& kernel_dims, const float* kernel, const float* bias,
               float* result, const Parallel& parallel);
 
+// A kernel [filters, channels, ...] with both exchanged and its places in reverse: the gradient of a
+// convolution's image is a convolution by it. `made` has as many elements.
+void turn(const std::vector<int64_t>& dims, const float* kernel, float* made, const Parallel& parallel);
+
 }  // namespace planner::fused

@@ -1,6 +1,6 @@
 // The loops, compiled three times on x86, as those of loops.cpp are. PLANNER_PLAIN_LOOPS, for tests,
 // leaves the first alone.
-#include "fused/convolution_kernels.h"
+#include "fused/convolution/kernels.h"
 
 #include <algorithm>
 #include <cstring>
@@ -43,7 +43,7 @@ inline void store_part(const Vector& vector, float* to, size_t count) {
   std::memcpy(to, vector.at, count * sizeof(float));
 }
 inline void store(const Vector& vector, float* to) { store_part(vector, to, kWidth); }
-#include "fused/convolution_kernels.inc"
+#include "fused/convolution/kernels.inc"
 }  // namespace
 }  // namespace plain
 
@@ -65,7 +65,7 @@ inline void store(Vector vector, float* to) { _mm256_storeu_ps(to, vector); }
 inline void store_part(Vector vector, float* to, size_t count) {
   _mm256_maskstore_ps(to, first(count), vector);
 }
-#include "fused/convolution_kernels.inc"
+#include "fused/convolution/kernels.inc"
 }  // namespace
 }  // namespace avx2
 PLANNER_FOR_ANY
@@ -85,7 +85,7 @@ inline void store(Vector vector, float* to) { _mm512_storeu_ps(to, vector); }
 inline void store_part(Vector vector, float* to, size_t count) {
   _mm512_mask_storeu_ps(to, first(count), vector);
 }
-#include "fused/convolution_kernels.inc"
+#include "fused/convolution/kernels.inc"
 }  // namespace
 }  // namespace avx512
 PLANNER_FOR_ANY

@@ -1,6 +1,6 @@
-#include "fused/convolution_operator.h"
+#include "fused/convolution/operator.h"
 
-#include "fused/convolution.h"
+#include "fused/convolution/convolution.h"
 #include "fused/node.h"
 
 namespace planner::fused {
@@ -37,12 +37,49 @@ void compute_result(const Window& window, ort::KernelContext* context) {
 }
 
 template <bool kIsGradient>
+struct Windowed {
+  using Kernel = Window;
+  static constexpr const char* kName = kIsGradient ? "KernelGradient" : "DirectConv";
+  static constexpr size_t kInputs = kIsGradient ? 2 : 3;
+  static Kernel make(const ort::KernelInfo* info) {
+    return window_for(kIsGradient, text_of(info, "window"));
+  }
+  static void infer(ort::ShapeContext* context) { infer_result(kIsGradient, context); }
+  static void compute(const Kernel& window, ort::KernelContext* context) {
+    compute_result(window, context);
+  }
+};
+
+struct TurnedKernel {
+  struct Kernel {};
+  static constexpr const char* kName = "TurnedKernel";
+  static constexpr size_t kInputs = 1;
+  static Kernel make(const ort::KernelInfo*) { return {}; }
+  static Dims result(Dims dims) {
+    check(dims.size() >= 2, "TurnedKernel: the kernel has no filters and channels");
+    std::swap(dims[0], dims[1]);
+    return dims;
+  }
+  static void infer(ort::ShapeContext* context) {
+    ort::TypeAndShape* info = nullptr;  // the context's own
+    succeed(api->ShapeInferContext_GetInputTypeShape(context, 0, &info));
+    set_output(context, 0, ort::kFloat, result(planner::dims_of(info)));
+  }
+  static void compute(const Kernel&, ort::KernelContext* context) {
+    const Value kernel = input_value(context, 0);
+    void* made = output_of(context, 0, result(kernel.dims));
+    turn(kernel.dims, static_cast<const float*>(kernel.data), static_cast<float*>(made),
+         parallel_of(context));
+  }
+};
+
+template <class Op>
 ort::CustomOp* made() {
   auto op = new ort::CustomOp{};  // ONNX Runtime keeps it
   op->version = ort::kApiVersion;
-  op->GetName = [](const ort::CustomOp*) { return kIsGradient ? "KernelGradient" : "DirectConv"; };
+  op->GetName = [](const ort::CustomOp*) { return Op::kName; };
   op->GetExecutionProviderType = [](const ort::CustomOp*) { return "CPUExecutionProvider"; };
-  op->GetInputTypeCount = [](const ort::CustomOp*) -> size_t { return kIsGradient ? 2 : 3; };
+  op->GetInputTypeCount = [](const ort::CustomOp*) -> size_t { return Op::kInputs; };
   op->GetOutputTypeCount = [](const ort::CustomOp*) -> size_t { return 1; };
   op->GetInputType =
       op->GetOutputType = [](const ort::CustomOp*, size_t) { return ort::kFloat; };
@@ -56,22 +93,23 @@ ort::CustomOp* made() {
   op->GetVariadicInputHomogeneity =
       op->GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 1; };
   op->GetStartVersion = op->GetEndVersion = [](const ort::CustomOp*) { return 1; };
+  using Kernel = typename Op::Kernel;
   op->CreateKernelV2 = [](const ort::CustomOp*, const ort::Api*, const ort::KernelInfo* info,
-                          void** made) {
-    return guarded([&] { *made = new Window(window_for(kIsGradient, text_of(info, "window"))); });
-  };
+                          void** made) { return guarded([&] { *made = new Kernel(Op::make(info)); }); };
   op->KernelComputeV2 = [](void* kernel, ort::KernelContext* context) {
-    return guarded([&] { compute_result(*static_cast<Window*>(kernel), context); });
+    return guarded([&] { Op::compute(*static_cast<Kernel*>(kernel), context); });
   };
-  op->KernelDestroy = [](void* kernel) { delete static_cast<Window*>(kernel); };
+  op->KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
   op->InferOutputShapeFn = [](const ort::CustomOp*, ort::ShapeContext* context) {
-    return guarded([&] { infer_result(kIsGradient, context); });
+    return guarded([&] { Op::infer(context); });
   };
   return op;
 }
 
 }  // namespace
 
-std::vector<ort::CustomOp*> convolution_operators() { return {made<false>(), made<true>()}; }
+std::vector<ort::CustomOp*> convolution_operators() {
+  return {made<Windowed<false>>(), made<Windowed<true>>(), made<TurnedKernel>()};
+}
 
 }  // namespace planner::fused

@@ -1,11 +1,11 @@
-#include "fused/cuda_run.h"
+#include "fused/cuda/run.h"
 
 #include <stdexcept>
 #include <string>
 
-#include "cuda_driver.h"
-#include "fused/cuda_source.h"
-#include "nvrtc.h"
+#include "cuda/driver.h"
+#include "fused/cuda/source.h"
+#include "cuda/nvrtc.h"
 
 namespace planner::fused {
 namespace {

@@ -1,4 +1,4 @@
-#include "fused/cuda_source.h"
+#include "fused/cuda/source.h"
 
 #include <algorithm>
 #include <cstdio>
