@@ -1,6 +1,6 @@
 """Swaps to a disk: tensors leave the CPU's memory for a file in a folder.
 
-A session's file has no name (`planner/native/file_store.cpp`), and goes with its process. The
+A session's file has no name (`planner/native/swap/file_store.cpp`), and goes with its process. The
 session, not the model, chooses the folder: the one that the script names, or `PLANNER_DISK`, or
 `TMPDIR`, or else `/var/tmp`, since `/tmp` is memory on many systems. The prices of a plan are
 measured in the folder that the user names. The measurement copies as the library does: pieces of 1

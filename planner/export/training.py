@@ -27,8 +27,7 @@ from planner.export.inputs import InputSpec, write_specs
 from planner.export.optim import Optimizer, StateTensor
 from planner.export.trace.joint import JointGraph, trace
 from planner.export.trace.lending import as_it_was
-from planner.export.trace.step import Loss, TrainingStep
-from planner.export.trace.wrappers import unwrapped
+from planner.export.trace.step import Loss, TrainingStep, unwrapped
 from planner.export.update.build import traced_update
 from planner.export.update.named import named_optimizer
 from planner.export.update.outcome import Update

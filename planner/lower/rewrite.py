@@ -339,7 +339,9 @@ class _Writer:
         of = tensor.dtype if own is None else own[0]
         kind = like.type or ir.TensorType(ir.DataType[of.upper()])
         if step.op_type in COMING_IN:
-            shape = None  # its buffer must be no other tensor's (planner/native/swaps.h, `Hold`)
+            shape = (
+                None  # its buffer must be no other tensor's (planner/native/swap/swaps.h, `Hold`)
+            )
         if own is not None:
             shape = ir.Shape(own[1])
             if own[0] != tensor.dtype:

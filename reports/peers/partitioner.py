@@ -69,7 +69,11 @@ class Observed:
 
 
 def rows(
-    network: Network, threads: int, limit_s: float, budgets: Sequence[float] = BUDGETS
+    network: Network,
+    threads: int,
+    limit_s: float,
+    budgets: Sequence[float] = BUDGETS,
+    prices: Sequence[str] = PRICES,
 ) -> list[Row]:
     """Return a row for each budget and price; `limit_s` limits each of planner's searches."""
     torch.set_num_threads(threads)
@@ -78,7 +82,7 @@ def rows(
     found: list[Row] = []
     for budget in budgets:
         order = partitioned(joint, budget)
-        for price in PRICES:
+        for price in prices:
             found.append(
                 {"budget": budget, "price": price, **compared(joint, seen, order, price, limit_s)}
             )

@@ -14,8 +14,8 @@ from planner import api
 from planner.pipeline.answer import original_ahead
 from planner.results import OptimizeResult
 from planner.runtime import profiled
-from planner.runtime.judge import cap_both
-from planner.runtime.judge.cap import Capped
+from planner.runtime.judge.cap import both as cap_both
+from planner.runtime.judge.cap.run import Capped
 from planner.runtime.options import Opening
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from planner.errors import PlannerError
 from planner.export.inputs import InputSpec
-from planner.export.trace.wrappers import unwrapped
+from planner.export.trace.step import unwrapped
 from planner.export.training import ExportedGraph, export_training_graph, step_of
 from planner.export.write.dtypes import array_of
 from planner.runtime.arrays import run_arrays

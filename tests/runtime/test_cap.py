@@ -9,7 +9,7 @@ import pytest
 from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.judge.cap import run_capped
+from planner.runtime.judge.cap.run import run_capped
 from planner.runtime.memory.arena import arena_cap
 from planner.runtime.memory.paged import PAGE_BYTES, pool_bytes
 from tests.runtime.support import chain_with_gradients, random_model, save

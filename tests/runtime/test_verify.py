@@ -13,7 +13,7 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.results.verification import Verification
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.judge.cap_both import Contestant, capped_by
+from planner.runtime.judge.cap.both import Contestant, capped_by
 from planner.runtime.judge.cpu_job import CpuJob
 from planner.runtime.judge.verify import CpuVerification
 from planner.runtime.memory.memcheck import NO_ROOM

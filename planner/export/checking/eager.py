@@ -12,7 +12,7 @@ from torch import Tensor
 
 from planner.export.checking.draws import Draws
 from planner.export.optim import GRADIENT_SUFFIX, UPDATED_SUFFIX
-from planner.export.trace.autocast import on_cpu
+from planner.export.trace.contexts import on_cpu
 from planner.export.trace.returned import LOSS
 from planner.export.trace.step import TrainingStep
 from planner.export.update.traced import tensors_of

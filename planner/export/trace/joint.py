@@ -40,8 +40,7 @@ from planner.export.errors import (
     TracerFailure,
 )
 from planner.export.lines import line_of_user, lines_of
-from planner.export.trace.autocast import on_cpu
-from planner.export.trace.checkpointing import called_plainly
+from planner.export.trace.contexts import called_plainly, on_cpu
 from planner.export.trace.flow import GradientFlow, blank, data_dependent, gradient_flow
 from planner.export.trace.functional import Flat, Functional
 from planner.export.trace.lending import undisturbed

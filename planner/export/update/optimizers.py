@@ -1,4 +1,8 @@
-"""Optimizers of an update: their learning rates and parameters, and the kinds that are rejected."""
+"""Optimizers and schedules of an update: learning rates, parameters, and the kinds that are rejected.
+
+Schedules that are not rejected (`LambdaLR`, `StepLR`, `CosineAnnealingLR`, ...) count in Python numbers
+and are traced.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,20 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, fx
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
 from planner.errors import UsageError
+from planner.export.errors import UpdateRefused
 from planner.export.update.numbers import number_of
 from planner.export.update.reach import Reach
 from planner.export.update.redirect import plainly
@@ -28,6 +35,11 @@ _REFUSED: Mapping[type[Optimizer], str] = {
     LBFGS: "LBFGS runs the step several times through a closure",
     SparseAdam: "SparseAdam takes sparse gradients, and a graph has dense ones: use Adam",
 }
+
+_OUTSIDE = (
+    "call its step outside of the update, where `lr` is an input of the graph then: feed "
+    "optimizer.param_groups[0]['lr']"
+)
 
 
 def check(optimizer: Optimizer) -> None:
@@ -172,3 +184,29 @@ def _is_rate(rate: Any, run: Any) -> bool:
 def _plain(rate: Any) -> float:
     with plainly():
         return float(rate)
+
+
+@contextlib.contextmanager
+def schedules_refused() -> Iterator[None]:
+    """Make a step of such a schedule raise UpdateRefused within the block."""
+    with contextlib.ExitStack() as stack:
+        for kind, method, why in (
+            (OneCycleLR, "get_lr", "raises an error after its last step"),
+            (CyclicLR, "get_lr", ""),
+            (ReduceLROnPlateau, "step", "reads its metric as a Python number"),
+        ):
+            found = _refusing(kind, getattr(kind, method), why)
+            stack.enter_context(mock.patch.object(kind, method, found))
+        yield
+
+
+def _refusing(kind: type[LRScheduler], method: Callable[..., Any], why: str) -> Callable[..., Any]:
+    def refusing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cycled = getattr(self, "cycle_momentum", False)
+        if not (why or cycled):
+            return method(self, *args, **kwargs)
+        what = "moves the momentum, which the graph has as a constant" if cycled else why
+        how = ["make it with cycle_momentum=False"] * bool(cycled) + [_OUTSIDE] * bool(why)
+        raise UpdateRefused(f"{kind.__name__} {what}: {', and '.join(how)}")
+
+    return refusing

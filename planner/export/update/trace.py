@@ -33,6 +33,7 @@ from planner.export.lines import line_of_user
 from planner.export.trace.stand_ins import Scattering, StandIns
 from planner.export.update.graph import Imported, MergedGraph
 from planner.export.update.numbers import Numbers, python_takes_tensors
+from planner.export.update.optimizers import schedules_refused
 from planner.export.update.outcome import (
     Branch,
     Installed,
@@ -44,7 +45,6 @@ from planner.export.update.outcome import (
 )
 from planner.export.update.reach import Path, Reach
 from planner.export.update.redirect import Redirected, plainly
-from planner.export.update.schedules import schedules_refused
 
 _MOST_PATHS = 32
 """Largest number of paths through a function's branches."""

@@ -6,7 +6,7 @@ import numpy as np
 from onnx import ValueInfoProto
 from torch import Tensor
 
-from planner.export.apart.complexes import is_complex
+from planner.export.apart.complex.rewrite import is_complex
 from planner.export.aten import Lowering
 from planner.export.aten.registry import dtype_of
 from planner.export.errors import UpdateRefused

@@ -15,7 +15,7 @@ import torch
 from onnx import ModelProto, ValueInfoProto
 from torch import fx
 
-from planner.export.apart.complexes import without_complex
+from planner.export.apart.complex.rewrite import without_complex
 from planner.export.aten import Lowering
 from planner.export.aten.registry import Dim, describe, dtype_of, numpy_dtype, shape_of
 from planner.export.dims import named, names_of

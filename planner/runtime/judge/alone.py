@@ -30,7 +30,7 @@ import numpy.typing as npt
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
 from planner.results.verification import DefaultBits, SessionCheck
-from planner.runtime.judge.cap import is_refusal, shortened
+from planner.runtime.judge.cap.run import is_refusal, shortened
 from planner.runtime.memory.memcheck import NO_ROOM
 from planner.runtime.options import Memory
 from planner.runtime.timing import available_bytes

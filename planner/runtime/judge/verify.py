@@ -50,7 +50,7 @@ from planner.results.verification import (
 from planner.runtime.build import has_pool
 from planner.runtime.judge.alone import BothAlone, has_room_beside, judged_alone
 from planner.runtime.judge.bytes_seen import BytesSeen
-from planner.runtime.judge.cap_both import Contestant, capped_by, in_its_pool
+from planner.runtime.judge.cap.both import Contestant, capped_by, in_its_pool
 from planner.runtime.judge.compare import KeptResults, compare_orders, judged, threads_to_compare
 from planner.runtime.judge.cpu_job import Array, CpuJob
 from planner.runtime.judge.draws import compare_draws, drawn_outputs

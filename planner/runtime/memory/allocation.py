@@ -97,7 +97,7 @@ def place(
 def _is_apart(graph: TrainingGraph, tensor: Tensor) -> bool:
     """Tell whether a tensor's buffer is never another's: its dims are unknown before it is made.
 
-    SwapIn reports no dims (planner/native/operators.cpp).
+    SwapIn reports no dims (planner/native/swap/operators.cpp).
     """
     maker = None if tensor.producer is None else graph.operations[tensor.producer]
     return tensor.unsized or (maker is not None and maker.op_type == SWAP_IN)

@@ -1,4 +1,4 @@
-"""Predict the pages that planner's pool takes (`planner/native/pool.cpp`): rounding, and nothing else.
+"""Predict the pages that planner's pool takes (planner/native/pool/pool.cpp): rounding, nothing else.
 
 A buffer of a page or more takes whole pages, which need not lie side by side. Smaller ones share pages,
 in pieces: of the pages that have room, the one that was taken first.
@@ -23,7 +23,7 @@ from planner.runtime.memory.arena import (
 )
 
 PIECE_BYTES = 64
-"""Buffers that share a page are rounded up to this (planner/native/host_pages.cpp, `piece_bytes`)."""
+"""Size to which buffers that share a page are rounded up (`piece_bytes` in pool/host_pages.cpp)."""
 
 
 def _units(size: int, unit: int) -> int:

@@ -90,7 +90,7 @@ def solve_checkmate(
         found = _judged(problem, f"{solver}: ", model, result, build_s, time.monotonic() - start)
         reason = result.termination.reason
         if reason is mathopt.TerminationReason.INFEASIBLE and presolve is not mathopt.Emphasis.OFF:
-            # the presolve of HiGHS (OR-tools 9.15) calls some programs infeasible that the base order solves
+            # HiGHS's presolve (OR-tools 9.15) calls some programs infeasible that have a plan
             presolve = mathopt.Emphasis.OFF
             continue
         if found.fits or found.replay is None or left < 0:

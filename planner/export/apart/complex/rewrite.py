@@ -1,7 +1,7 @@
 """Rewrite a traced graph without complex numbers: each complex tensor becomes two real ones.
 
 ONNX has hardly any operator for complex numbers. Every node that reads or makes complex numbers is traced
-again on the real and imaginary parts. `complex_rules` has rules for this; arithmetic uses PyTorch's own
+again on the real and imaginary parts. `rules` has rules for this; arithmetic uses PyTorch's own
 `torch._subclasses.complex_tensor`, which defines operators by real ones. The gradients are part of the
 graph that is rewritten. Complex parameters, buffers and inputs are fed, and their gradients returned, in
 the form of `torch.view_as_real`: [..., 2].
@@ -20,7 +20,7 @@ from torch._subclasses.complex_tensor import ComplexTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
-from planner.export.apart.complex_rules import called
+from planner.export.apart.complex.rules import called
 from planner.export.apart.decompose import decompositions
 from planner.export.errors import ExportError, UnsupportedOperator
 from planner.export.trace.joint import JointGraph

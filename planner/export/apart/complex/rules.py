@@ -1,4 +1,4 @@
-"""Rules of operators on complex numbers as pairs of real ones, for `planner.export.apart.complexes`."""
+"""Rules of operators on complex numbers as pairs of real ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.complex_tensor import ComplexTensor
 from torch.utils._pytree import tree_map
 
-from planner.export.apart import fourier
+from planner.export.apart.complex import fourier
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _PARTWISE = frozenset(

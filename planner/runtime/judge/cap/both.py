@@ -17,7 +17,7 @@ import numpy.typing as npt
 from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.results.verification import CapCheck, MemoryCheck, SessionCheck
-from planner.runtime.judge.cap import Capped, run_capped
+from planner.runtime.judge.cap.run import Capped, run_capped
 from planner.runtime.memory.arena import arena_cap
 from planner.runtime.memory.paged import in_pages, pool_bytes
 from planner.runtime.memory.workspace import workspace

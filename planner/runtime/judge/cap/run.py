@@ -88,7 +88,7 @@ def run_capped(
         command = [
             sys.executable,
             "-m",
-            "planner.runtime.judge.cap_worker",
+            "planner.runtime.judge.cap.worker",
             str(folder / "request.json"),
         ]
         try:

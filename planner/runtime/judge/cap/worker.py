@@ -1,7 +1,7 @@
-"""Run one model in a pool of a given size: `python -m planner.runtime.judge.cap_worker FILE`.
+"""Run one model in a pool of a given size: `python -m planner.runtime.judge.cap.worker FILE`.
 
 It is a process of its own, because a failed run may leave memory behind. FILE is the JSON request written
-by `planner.runtime.judge.cap`; the answer is one line of JSON on stdout.
+by `planner.runtime.judge.cap.run`; the answer is one line of JSON on stdout.
 """
 
 from __future__ import annotations

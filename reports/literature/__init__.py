@@ -1,1 +1,0 @@
-"""What the literature on low-memory training published, and what planner finds for the same networks."""
