@@ -1,9 +1,9 @@
 """PyTorch's memory budget and planner's, from budget to budget: `python -m reports.monotone`.
 
-`activation_memory_budget` bounds what is saved from the forward to the backward pass; the peak may rise as
-it falls (pytorch issue 197838, on a Llama-like model). A Llama of 16, 24 and 32 layers is partitioned at
-the issue's budgets, as `reports.peers.partitioner` does it: the simulator says the peak of each schedule,
-and planner plans the same operators within that peak. Rows go to `monotone.json`, the page to
+`activation_memory_budget` bounds what is saved from the forward to the backward pass; the peak may rise
+as it falls (pytorch issue 197838, on a Llama-like model). A Llama of 16, 24 and 32 layers is partitioned
+at the issue's budgets, as `reports.peers.partitioner` does it: the simulator says the peak of each
+schedule, and planner plans the same operators within that peak. Rows go to `monotone.json`, the page to
 `monotone.md`. Nothing is run but the operators, once, for their sizes.
 """
 
@@ -23,12 +23,12 @@ SIZES = {"batch": 2, "seq": 256, "width": 256, "heads": 4, "vocabulary": 1024}
 
 _ABOUT = """# A budget that bounds the peak
 
-Written by `python -m reports.monotone`. A Llama of 16, 24 and 32 layers (2 × 256 tokens, 256 wide, float32;
-PyTorch's own issue, 197838, has another size, on a GPU): PyTorch's min-cut partitioner at each
+Written by `python -m reports.monotone`. A Llama of 16, 24 and 32 layers (2 × 256 tokens, 256 wide,
+float32; PyTorch's own issue, 197838, has another size, on a GPU): PyTorch's min-cut partitioner at each
 `activation_memory_budget`, and planner at the peak of its schedule, on the same operators in the same
 order, with nothing fused. Peaks are the simulator's; the price is floating-point operations, by which
-PyTorch reckons, too. *Adds*: operations beyond each operator run once. *Bound*: no plan in that order adds
-less.
+PyTorch reckons, too. *Adds*: operations beyond each operator run once. *Bound*: no plan in that order
+adds less.
 
 """
 
@@ -75,8 +75,9 @@ def page(found: dict[str, list[dict[str, Any]]]) -> str:
         rises = sum(below > above for above, below in pairwise(peaks))
         lines += [
             "",
-            f"{title}: the peak rises at {rises} of {len(peaks) - 1} steps down in PyTorch's budget; planner "
-            "is within the peak that it is given at each.",
+            f"{title}: the peak rises at {rises} of {len(peaks) - 1} steps down in PyTorch's budget; "
+            f"planner has a plan within {sum(row['planner'] is not None for row in measured)} of the "
+            f"{len(peaks)} peaks.",
         ]
     return "\n".join(lines) + "\n"
 
