@@ -111,13 +111,13 @@ def _row(name: str, budget_bytes: int, folder: Path) -> dict[str, Any]:
     network = NETWORKS[name]
 
     def path(size: int) -> Path:
-        return _built(network.net, folder, *network.more, network.option, str(size))
+        return built(network.net, folder, *network.more, network.option, str(size))
 
     def as_it_is(size: int) -> int:
-        return _on_gpu(path(size), HARDWARE).baseline.peak_bytes
+        return on_gpu(path(size), HARDWARE).baseline.peak_bytes
 
     def planned(size: int) -> int:
-        return _least_on_gpu(_on_gpu(path(size), HARDWARE), PROBE_S)
+        return least_on_gpu(on_gpu(path(size), HARDWARE), PROBE_S)
 
     without = _largest(as_it_is, network, budget_bytes)
     most = _largest(planned, network, budget_bytes)
@@ -181,7 +181,7 @@ def _largest(peak_of: Callable[[int], int], network: Network, budget_bytes: int)
     return size
 
 
-def _built(net: str, folder: Path, *sizes: str) -> Path:
+def built(net: str, folder: Path, *sizes: str) -> Path:
     """Build a network of `models.recipes`, and return its file."""
     from models.build import main as build
 
@@ -191,12 +191,12 @@ def _built(net: str, folder: Path, *sizes: str) -> Path:
     return path
 
 
-def _on_gpu(path: Path, hardware: str) -> Prepared:
+def on_gpu(path: Path, hardware: str) -> Prepared:
     """Prepare a model for CUDA, without a run."""
     return prepare(Request(model=path, device="cuda", costs=Costs(hardware=hardware)))
 
 
-def _least_on_gpu(prepared: Prepared, limit_s: float) -> int:
+def least_on_gpu(prepared: Prepared, limit_s: float) -> int:
     """Return the least peak that a short search with recompute and swaps finds."""
     orders = base_orders(prepared, time_limit_s=limit_s)
     settings = settings_of(prepared)

@@ -60,15 +60,6 @@ _LEVERS = """Recompute only, swaps only, and both. Copies run beside the operati
 way (*overlapped*), or add to the step (*serial*).
 """
 
-_LEAST = """## Least budget
-
-The least peak of any plan found (`planner.portfolio.min_peak`), and the bound that no plan is below, by
-`python -m reports.solver.least`. *swaps, any order*: the bound holds for every order of the operations,
-and the plan swaps whatever it must; this is what `planner analyze` reports. *recompute, this order*: no
-copies, and the base order given. There the bound counts what an operation holds as it first runs, not
-what its recomputes hold.
-"""
-
 _ENGINES = """## Engines
 
 What each engine did, over planner's rows of the tables above: {rows:,}, of which {counted:,} have counts.
@@ -139,8 +130,6 @@ def markdown(folder: Path = FOLDER) -> str:
         parts.append(f"## Growth\n\nThe same graphs, larger and larger.\n\n{_levers(rows)}")
     if rows := [row for part in PARTS for row in rows_of(part, folder)]:
         parts.append(_engines(rows))
-    if rows := rows_of("least", folder):
-        parts.append(f"{_LEAST}\n{_least(rows)}")
     return "\n".join(parts)
 
 
@@ -164,29 +153,6 @@ def _sums(sums: Counter[str] | None) -> list[str]:
     if sums is None:
         return ["", "", ""]
     return [f"{sums['calls']:,}", f"{sums['seconds']:,.1f}", f"{sums['improvements']:,}"]
-
-
-def _least(rows: list[Row]) -> str:
-    columns = ["instance", "ops", "plans", "limit s", "base peak MiB"]
-    columns += ["bound MiB", "found MiB", "over the bound", "added", "seconds"]
-    lines = [
-        [
-            row["name"],
-            f"{row['ops']:,}",
-            row["plans"],
-            f"{row['limit_s']:g}",
-            *(_mib(row[key]) for key in ("base_peak_bytes", "bound_bytes", "found_bytes")),
-            f"{100 * row['over_bound']:.1f}%",
-            f"{100 * row['added_time']:.1f}%",
-            f"{row['seconds']:.1f}",
-        ]
-        for row in rows
-    ]
-    return _table(columns, lines)
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.2f}" if size_bytes >= 2**12 else f"{size_bytes} B"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
