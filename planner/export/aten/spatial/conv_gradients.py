@@ -210,16 +210,17 @@ def as_convolution(low: Lowering, conv: Convolution) -> Value:
 def image_gradient(low: Lowering, conv: Convolution) -> Value:
     """Lower the image's gradient in the fastest form for its shapes.
 
-    On a CPU the flipped kernel costs a copy of the small image for each kernel position, and the
-    transposed form a sum into the large one: the former costs more if the small image has far more
-    channels. A strided image's phases, written as one convolution each or together, took longer than the
-    transposed form in every layer.
+    On a CPU the flipped kernel costs a copy of the small image for each kernel position but a single
+    one, and the transposed form a sum into the large one: the former costs more if the small image has
+    far more channels. A strided image's phases, written as one convolution each or together, took longer
+    than the transposed form in every layer.
     """
     reach = [d * (k - 1) for k, d in zip(conv.kernel, conv.dilations, strict=True)]
     can_turn = not conv.is_strided and all(
         pad <= most for pad, most in zip(conv.padding, reach, strict=True)
     )
-    if can_turn and 2 * conv.channels >= conv.filters:
+    is_pointwise = math.prod(conv.kernel) == 1
+    if can_turn and (is_pointwise or 2 * conv.channels >= conv.filters):
         return with_turned_kernel(low, conv)
     return as_transposed(low, conv)
 
