@@ -33,6 +33,7 @@ include_patterns = [
     "reports/*.md",
     "reports/reliability/misuse.md",
     "reports/solver/ablation.md",
+    "reports/solver/least.md",
     "models/README.md",
     "planner/plan/planfile.md",
     "CHANGELOG.md",

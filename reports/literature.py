@@ -215,12 +215,12 @@ def _table_of(rows: Iterable[Mapping[str, Any]]) -> str:
         for size in r["sizes"]:
             grown = (size["size"] / r["without"]) ** r["power"]
             why = r["published"] if size["is_published"] else "the largest"
-            cells.append((*start, str(size["size"]), f"{grown:.1f}", why, *_plan(size)))
+            cells.append((*start, str(size["size"]), f"{grown:.1f}", why, *_cells(size)))
     titles = ("network", "GB", "what grows", "as it is", "size", "times the elements", "")
     return _table((*titles, "beside", "between", "run again", "swapped", "MB"), cells)
 
 
-def _plan(size: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(size: Mapping[str, Any]) -> tuple[str, ...]:
     beside, between = size["overlapped"], size["serial"]
     ratios = [f"{plan['ratio']:.2f}" if plan else "none found" for plan in (beside, between)]
     if not beside:

@@ -74,6 +74,8 @@ def convolutions_of(
             for match in (_turned_kernel,) if only_exact else (_turned_kernel, _gradient):
                 with suppress(_OtherFormError):
                     found.append(match(reader, op.outputs[0]))
+    read = {tensor for one in found for tensor in one.inputs}
+    found = [one for one in found if not read & _inner(graph, one)]
     taken = {op for one in found for op in one.operations}
     for op in () if only_exact else graph.operations:
         if op.op_type == "Conv" and op.domain == "" and reader.is_plain(op) and op.id not in taken:
@@ -81,6 +83,11 @@ def convolutions_of(
             if _is_for(graph, op, node):
                 found.append(_direct(op, node))
     return found
+
+
+def _inner(graph: TrainingGraph, one: Convolved) -> set[TensorId]:
+    """Return what the operations make for one another, which is gone with them."""
+    return {t for op in one.operations[:-1] for t in graph.operations[op].outputs}
 
 
 def with_prepared(graph: TrainingGraph, found: Sequence[Convolved]) -> list[Convolved]:

@@ -37,8 +37,8 @@ SWAP_TOKENS = frozenset({SWAP_BEGIN, SWAP_OUT, STORE_OUT, SWAP_OUT_DONE})
 FUSED_DOMAIN, POINTWISE = "planner.fused", "Pointwise"
 DIRECT_CONV, KERNEL_GRADIENT = "DirectConv", "KernelGradient"
 TURNED_KERNEL = "TurnedKernel"
-"""Operators of `planner.native` that run a program over elements, a convolution, and the gradient of a
-convolution's kernel; `planner.fuse` writes them."""
+"""Operators of `planner.native` that run a program over elements, a convolution, the gradient of its
+kernel, and what turns a kernel for the gradient of an image; `planner.fuse` writes them."""
 
 LEFT_ON_HOST = frozenset({TO_HOST, STORE_TO})
 """Operators whose output lies in host memory."""

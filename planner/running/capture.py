@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import UsageError
-from planner.graph.effects import Effect
-from planner.graph.operators.table import operator_of
+from planner.graph.effects import Effect, effect_of
 from planner.graph.rules import SWAP_DOMAIN
 from planner.runtime.opened import Needs, needs_of
 
@@ -25,11 +24,14 @@ if TYPE_CHECKING:
 REFUSED = "cannot use the graph capture feature"
 """ONNX Runtime's words where nodes are not on the device (core/session/inference_session.cc)."""
 _NAMED = 3
+_MODE = 2  # place of the training mode among the inputs of a Dropout
 
 _WHY = {
     Effect.CONTROL_FLOW: "chooses on the host what runs",
     Effect.STATE_UPDATE: "updates its inputs, and a step is run several times while it is recorded",
+    Effect.RUNNING_STATISTICS: "updates statistics, and a step is run several times while it is recorded",
     Effect.CONTAINER: "is computed on the host",
+    Effect.COMPILED: "is a compiled graph, which may do anything",
     Effect.OUTSIDE: "reaches outside of the graph",
 }
 _UNKNOWN = "is an operator whose effects planner does not know"
@@ -55,20 +57,39 @@ def with_capture(needs: Needs, model: Path | str | bytes) -> Needs:
 
 def why_not_captured(graph: onnx.GraphProto) -> str:
     """Return the first thing in a graph that a record would lose; "" where there is none."""
+    given = {value.name for value in (*graph.input, *graph.initializer)}
     for value in (*graph.input, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if any(not dim.HasField("dim_value") for dim in dims):
+        held = value.type.tensor_type
+        if not held.HasField("shape") or any(not d.HasField("dim_value") for d in held.shape.dim):
             return f"{value.name!r} has open dims, and a record has those of its step"
+    for value in graph.output:
+        if value.name in given:
+            return f"the output {value.name!r} is an input, which no launch writes"
     for node in graph.node:
-        effect = operator_of(node.op_type, node.domain).effect
-        said = _RANDOM if effect.is_random else _WHY.get(effect, "")
-        if node.domain == SWAP_DOMAIN:
-            said = "copies beside the operations, on streams that the record does not have"
-        elif not effect.is_known:
-            said = _UNKNOWN
-        if said:
+        if said := _lost(node):
             return f"{node.op_type} {node.name!r} {said}"
     return ""
+
+
+def _lost(node: onnx.NodeProto) -> str:
+    """Say what of a node a record would lose; "" for nothing."""
+    from onnx import AttributeProto, helper
+
+    if node.domain == SWAP_DOMAIN:
+        return "copies beside the operations, on streams that the record does not have"
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    graphs = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+    effect = effect_of(
+        node.op_type,
+        node.domain,
+        attributes,
+        training=bool(attributes.get("training_mode"))
+        or (len(node.input) > _MODE and node.op_type == "Dropout"),
+        has_subgraph=any(a.type in graphs for a in node.attribute),
+    )
+    if not effect.is_known:
+        return _UNKNOWN
+    return _RANDOM if effect.is_random else _WHY.get(effect, "")
 
 
 def on_the_host(model: Path | str | bytes) -> str:

@@ -86,11 +86,23 @@ def open_session(
     opened = _session(theirs, opener)
     given = str(model) if isinstance(model, Path) else model
     try:
-        return opened(given, sess_options, providers, provider_options)
+        session = opened(given, sess_options, providers, provider_options)
     except Exception as error:
         if not graph_capture or REFUSED not in str(error):
             raise
         raise UsageError(on_the_host(model)) from error
+    if graph_capture and not _is_captured(session):
+        raise UsageError(
+            "the session's own options and providers leave no graph capture: name no devices, and no "
+            "other value of the provider's option"
+        )
+    return session
+
+
+def _is_captured(session: ort.InferenceSession) -> bool:
+    from planner.runtime.binding.buffers import is_captured
+
+    return is_captured(session)
 
 
 def _captured(theirs: Any) -> type:

@@ -47,7 +47,7 @@ class FusedKernels:
         halves: whether values may be of half types, with other rounding.
         swaps: whether ONNX Runtime's kernels here swap the operands where the first is broadcast along
             the last axis (`planner.fuse.operators.Row.swaps`).
-        convolutions: whether there are kernels of DirectConv and KernelGradient.
+        convolutions: whether there are kernels of DirectConv, KernelGradient and TurnedKernel.
         remark: a clause on these kernels, for a plan's assumptions.
     """
 

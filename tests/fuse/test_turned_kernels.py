@@ -15,6 +15,7 @@ from planner.fuse.convolutions import convolutions_of
 from planner.onnxio.load import read_model
 from planner.pipeline.prepare.graphs import analysed_graph
 from tests.fuse.graphs import model_of, session
+from tests.fuse.test_kernel_gradients import step
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,18 @@ def test_what_is_only_like_it_stays_as_it_is(what: str, tmp_path: Path):
         value.type.tensor_type.ClearField("shape")
     onnx.save(model, path)
     assert found_in(path) == []
+
+
+def test_a_slice_that_another_node_reads_stays(tmp_path: Path):
+    """The image of a kernel's gradient may be turned itself: that gradient reads what a Slice made."""
+    path = tmp_path / "step.onnx"
+    model = step(path)
+    reverse = onnx.parser.parse_node("turned = Slice(g, back, before, axes23, back)")
+    reverse.name = "turned"
+    model.graph.node.insert(0, reverse)
+    for name, numbers in (("back", [-1, -1]), ("before", [-(1 << 31)] * 2), ("axes23", [2, 3])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(numbers), name))
+    for node in list(model.graph.node)[1:]:
+        node.input[:] = ["turned" if name == "g" else name for name in node.input]
+    onnx.save(model, path)
+    assert found_in(path, only_exact=False) == ["KernelGradient"]

@@ -197,7 +197,7 @@ def a_bound(**options: object) -> Bound:
         (lambda: a_bound().output("y"), "there is no output that stays 'y'"),
         (
             lambda: planner.bind(small(open_dim=True), {"w": ones()}, results=()),
-            r"the output 'y' has open dims \['n', 4\]",
+            r"'y' has open dims \['n', 4\]",
         ),
         (lambda: a_bound().put({"x": ones()}), "there is no kept input 'x'"),
     ],

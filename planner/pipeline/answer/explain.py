@@ -125,15 +125,15 @@ def _explained(
 
 
 def _program(graph: TrainingGraph, tensor: Tensor) -> str | None:
-    """Return the program, or the window, of the fused node that makes a tensor; None if another node
-    does."""
+    """Return the program, the window or else the operator of the fused node that makes a tensor; None if
+    another node does."""
     if tensor.producer is None:
         return None
     op = graph.operations[tensor.producer]
     if op.domain != FUSED_DOMAIN:
         return None
     attributes = op.attributes or {}
-    return str(attributes.get("program") or attributes.get("window", ""))
+    return str(attributes.get("program") or attributes.get("window") or op.op_type)
 
 
 def _find(name: str, prepared: Prepared) -> Tensor:

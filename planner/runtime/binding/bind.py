@@ -16,8 +16,9 @@ of the two turns has a record of its own.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,12 @@ UPDATED = "_new"
 
 _GRAPH = "gpu_graph_id"
 """The run option that names the record of a captured session (onnxruntime_run_options_config_keys.h)."""
+
+_RECORDS = itertools.count(1)
+"""Numbers of records: a session replays by the number alone, with the addresses of whoever recorded."""
+
+_AMONG_RESULTS = "name it among the results"
+_NO_CAPTURE = "open the file without graph_capture, whose records have fixed sizes"
 
 
 def bind(
@@ -94,28 +101,31 @@ def bind(
         for name, array in given.items()
     }
     captures = is_captured(session)
+    otherwise = _NO_CAPTURE if captures else _AMONG_RESULTS
     stays = {
-        name: _staying(kind, made_in)
+        name: _staying(kind, made_in, otherwise)
         for name, kind in outputs.items()
         if name not in updates.values() and (captures or name not in results)
     }
     feeds = {name: kind for name, kind in needed.items() if name not in kept}
-    fed = {name: _staying(kind, read_in) for name, kind in feeds.items()} if captures else {}
+    fed: dict[str, _Kept] = {}
     if captures:
-        _check_on_device(kept, fed, stays)
+        fed = {name: _staying(kind, read_in, otherwise) for name, kind in feeds.items()}
+        _check_on_device(read_in, [*needed, *kept])
+        _check_on_device(made_in, outputs)
     shown = {name: outputs[name] for name in results}
     return Bound(session, kept, feeds, shown, stays, fed)
 
 
-def _staying(kind: FeedKind, where: Mapping[str, Where]) -> _Kept:
-    (buffer,) = buffers(kind, kind.empty(), where.get(kind.name, Where()), count=1)
+def _staying(kind: FeedKind, where: Mapping[str, Where], otherwise: str) -> _Kept:
+    array = kind.empty(otherwise)
+    (buffer,) = buffers(kind, array, where.get(kind.name, Where()), count=1)
     return _Kept(update=None, buffers=[buffer])
 
 
-def _check_on_device(*values: Mapping[str, _Kept]) -> None:
+def _check_on_device(where: Mapping[str, Where], names: Iterable[str]) -> None:
     """Raise UsageError where a session that replays its launches has a value on the host."""
-    found = (name for part in values for name, kept in part.items() if kept.place != "device")
-    name = next(found, None)
+    name = next((n for n in names if where.get(n, Where()).place != "device"), None)
     if name is not None:
         raise UsageError(
             f"{name!r} lives on the host, and a session with graph_capture replays launches alone: open "
@@ -144,8 +154,8 @@ class _Kept:
 class Bound:
     """A session whose parameters and state stay in place; `planner.bind` makes it.
 
-    Steps run one at a time, whatever the number of threads. A step that fails leaves the values
-    unchanged.
+    Steps run one at a time, whatever the number of threads; ONNX Runtime's CUDA provider has a record of
+    its own for each thread. A step that fails leaves the values unchanged.
     """
 
     session: ort.InferenceSession
@@ -155,11 +165,13 @@ class Bound:
     _stays: dict[str, _Kept]
     _fed: dict[str, _Kept]
     _bindings: list[Any] = field(init=False)
+    _records: tuple[str, str] = field(init=False)
     _turn: int = field(init=False, default=0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._bindings = [self.session.io_binding() for _ in range(2)]
+        self._records = (str(next(_RECORDS)), str(next(_RECORDS)))
         for turn, binding in enumerate(self._bindings):
             for name, kept in (*self._kept.items(), *self._fed.items()):
                 kept.now(turn).bind(binding, name, is_output=False)
@@ -177,7 +189,8 @@ class Bound:
         """Run one step; its updates are the next step's inputs.
 
         Args:
-            feeds: all inputs that are not kept. They are not copied.
+            feeds: all inputs that are not kept. They are not copied, but by a session that replays its
+                launches.
 
         Returns:
             The results, each in memory of its own.
@@ -244,7 +257,7 @@ class Bound:
         from planner.native import drain, is_built
 
         options = ort.RunOptions()
-        options.add_run_config_entry(_GRAPH, str(1 + self._turn))
+        options.add_run_config_entry(_GRAPH, self._records[self._turn])
         try:
             self.session.run_with_iobinding(binding, options)
         except Exception as error:

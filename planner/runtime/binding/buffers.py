@@ -78,7 +78,8 @@ class Buffer:
 def buffers(kind: FeedKind, array: Array, where: Where, *, count: int) -> list[Buffer]:
     """Allocate `count` buffers like an array; the first gets its elements."""
     made = [_buffer(kind, array, where) for _ in range(count)]
-    made[0].write(array)
+    if where.place != "device" or where.info is not None:  # there it is copied as it is made
+        made[0].write(array)
     return made
 
 

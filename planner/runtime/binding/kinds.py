@@ -54,17 +54,18 @@ class FeedKind:
         """Whether it has open dims."""
         return not all(isinstance(dim, int) for dim in self.dims)
 
-    def empty(self) -> Array:
+    def empty(self, otherwise: str = "name it among the results") -> Array:
         """Allocate an array of this kind.
+
+        Args:
+            otherwise: what to do where it has open dims.
 
         Raises:
             UsageError: the kind has open dims.
         """
         shape = [dim for dim in self.dims if isinstance(dim, int)]
         if self.is_open:
-            raise UsageError(
-                f"the output {self.name!r} has open dims {list(self.dims)}: name it among the results"
-            )
+            raise UsageError(f"{self.name!r} has open dims {list(self.dims)}: {otherwise}")
         return np.empty(shape, self.dtype)
 
     def checked(self, value: Array) -> Array:

@@ -44,8 +44,8 @@ WEBGPU = Target(
     # `MayInplace` in providers/webgpu/tensor/scatter_elements.cc and scatter_nd.cc, nowhere else
     inplace=_SCATTERS,
     sums=_SCATTERS,
-    # "The Indices output is not supported yet" (providers/webgpu/nn/pool.cc)
     capture="enableGraphCapture",
+    # "The Indices output is not supported yet" (providers/webgpu/nn/pool.cc)
     keep_on_cpu={"MaxPool": 2},
     keep_option="forceCpuNodeNames",
     cap="driver",

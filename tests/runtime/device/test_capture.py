@@ -90,7 +90,8 @@ def test_replayed_launches_give_the_bits_of_plain_ones(
     done = on_webgpu(webgpu_device, tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["moved"] and found["differs"] == [[]] * captured_worker.STEPS
+    assert found["moved"] and found["differs"] == [[]] * (2 * captured_worker.STEPS)
+    assert found["stale"] == [0, 0]
     assert found["places"] == ["device"]
     assert "planner.bind" in found["said"]
     assert done.stderr == ""
@@ -121,6 +122,22 @@ def test_what_a_record_lacks_is_named() -> None:
     assert "copies beside the operations" in why_not_captured(swapped.graph)
     strange = parsed("g (float[4] x) => (float[4] y) { y = mine.Own(x) }", ', "mine" : 1')
     assert "Own 'n0' is an operator whose effects" in why_not_captured(strange.graph)
+    passed = parsed("g (float[4] x) => (float[4] y, float[4] x) { y = Tanh(x) }")
+    assert "output 'x' is an input" in why_not_captured(passed.graph)
+    passed.graph.output.pop()
+    assert why_not_captured(passed.graph) == ""
+    passed.graph.output[0].type.tensor_type.ClearField("shape")
+    assert "'y' has open dims" in why_not_captured(passed.graph)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_dropout_draws_while_it_trains_alone(trains: bool) -> None:
+    mode = ", ratio, mode" if trains else ""
+    model = parsed(
+        "g (float[4] x) => (float[4] y) <float ratio = {0.5}, bool mode = {1}> "
+        f"{{ y = Dropout(x{mode}) }}"
+    )
+    assert ("draws random numbers" in why_not_captured(model.graph)) == trains
 
 
 def test_a_file_for_the_cpu_and_one_of_others_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-// planner.fused::DirectConv and KernelGradient: `fused/convolution.h` as operators, on the CPU.
+// planner.fused::DirectConv, KernelGradient and TurnedKernel: `convolution.h` as operators, on the CPU.
 #pragma once
 
 #include <vector>
