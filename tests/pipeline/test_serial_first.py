@@ -60,7 +60,8 @@ def test_a_serial_plan_is_taken_over_and_takes_no_longer(data: st.DataObject, pr
 def test_of_random_problems(problem: Problem, share: float):
     problem = between(problem, share)
     serial, beside = (found_in(replace(problem, overlap=o), 1.0) for o in (False, True))
-    assert (beside.candidate is None) == (serial.candidate is None)
+    # at the least capacity the search without overlap may miss a plan that the other finds
+    assert beside.candidate is not None or serial.candidate is None
     if beside.candidate is not None and serial.candidate is not None:
         assert beside.candidate.time_us <= serial.candidate.time_us * (1 + 1e-9)
         assert beside.candidate.peak_bytes <= problem.capacity_bytes
