@@ -10,6 +10,10 @@
 #include <random>
 #include <thread>
 
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
 #include "swap/store.h"
 
 namespace planner {
@@ -46,6 +50,9 @@ class Worker {
 
  private:
   void work() {
+#ifdef __linux__
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // a throttled link's waits end 50 us late without
+#endif
     for (;;) {
       std::unique_lock<std::mutex> lock(mutex_);
       there_.wait(lock, [this] { return !jobs_.empty(); });
@@ -84,7 +91,7 @@ class Memory : public Store {
     std::free(slot.host);
     counts.slot_bytes -= slot.capacity;
   }
-  size_t piece_bytes() const override { return 256 << 10; }
+  size_t piece_bytes() const override { return 64 << 10; }
   void write(const Slot& slot, size_t at, const void* from, size_t bytes, bool) override {
     std::memcpy(static_cast<char*>(slot.host) + at, from, bytes);
   }
@@ -108,8 +115,8 @@ class Cpu : public Backend {
       if (slot.lent) std::memset(slot.lent, kCanary, slot.bytes);
     }
     begin(slot, slot.out_done);
-    out_worker().post([this, &slot, x, pages = slot.has_pages] {
-      end(slot, slot.out_done, [&](size_t at, size_t bytes) {
+    out_worker().post([this, &slot, x, pages = slot.has_pages, since = Clock::now()] {
+      end(slot, slot.out_done, since, [&](size_t at, size_t bytes) {
         auto from = static_cast<const char*>(x) + at;
         if (!slot.lent) return store_->write(slot, at, from, bytes, pages);
         void* to = place(slot, slot.lent, at, bytes);
@@ -135,8 +142,8 @@ class Cpu : public Backend {
       std::memset(y, kCanary, slot.bytes);
     }
     begin(slot, slot.in_done);
-    in_worker().post([this, &slot, y, pages = slot.has_pages] {
-      end(slot, slot.in_done, [&](size_t at, size_t bytes) {
+    in_worker().post([this, &slot, y, pages = slot.has_pages, since = Clock::now()] {
+      end(slot, slot.in_done, since, [&](size_t at, size_t bytes) {
         void* to = place(slot, y, at, bytes);
         if (slot.lent) std::memcpy(to, static_cast<const char*>(slot.lent) + at, bytes);
         else store_->read(slot, at, to, bytes, pages);
@@ -174,10 +181,10 @@ class Cpu : public Backend {
   }
   // A worker's part of a copy: what goes wrong in it is an error of the operator that waits.
   template <typename Copy>
-  void end(Slot& slot, bool& done, const Copy& copy) {
+  void end(Slot& slot, bool& done, Clock::time_point since, const Copy& copy) {
     std::string failure;
     try {
-      pieces(slot, copy);
+      pieces(slot, since, copy);
     } catch (const std::exception& error) {
       failure = error.what();
     }
@@ -203,20 +210,24 @@ class Cpu : public Backend {
     return std::min(store_->piece_bytes(), slot.bytes - at);
   }
   // Copies in pieces that arrive as a link of the session's bandwidth brings them; the wait takes
-  // no core.
+  // no core. The link is free again when it would be, however late its thread woke up.
   template <typename Copy>
-  void pieces(const Slot& slot, const Copy& copy) const {
+  void pieces(const Slot& slot, Clock::time_point since, const Copy& copy) const {
+    using std::chrono::microseconds;
     static thread_local std::minstd_rand random{std::random_device{}()};
-    if (slot.settings->link_jitter_us)
-      std::this_thread::sleep_for(
-          std::chrono::microseconds(random() % slot.settings->link_jitter_us));
-    auto start = Clock::now();
+    static thread_local Clock::time_point free_at{};
+    if (slot.settings->link_jitter_us) {
+      std::this_thread::sleep_for(microseconds(random() % slot.settings->link_jitter_us));
+      since = Clock::now();
+    }
+    const int64_t rate = slot.settings->link_mbps;  // bytes a microsecond
+    const auto start = std::max(since, free_at);
     for (size_t at = 0; at < slot.bytes; at += store_->piece_bytes()) {
       size_t bytes = piece(slot, at);
-      if (int64_t rate = slot.settings->link_mbps)  // bytes a microsecond
-        std::this_thread::sleep_until(start + std::chrono::microseconds((at + bytes) / rate));
+      if (rate) std::this_thread::sleep_until(start + microseconds((at + bytes) / rate));
       copy(at, bytes);
     }
+    if (rate) free_at = start + microseconds(slot.bytes / rate);
   }
   const std::unique_ptr<Store> store_;
 };
