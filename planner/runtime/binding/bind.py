@@ -102,25 +102,29 @@ def bind(
     }
     captures = is_captured(session)
     otherwise = _NO_CAPTURE if captures else _AMONG_RESULTS
-    stays = {
-        name: _staying(kind, made_in, otherwise)
-        for name, kind in outputs.items()
-        if name not in updates.values() and (captures or name not in results)
-    }
-    feeds = {name: kind for name, kind in needed.items() if name not in kept}
-    fed: dict[str, _Kept] = {}
     if captures:
-        fed = {name: _staying(kind, read_in, otherwise) for name, kind in feeds.items()}
         _check_on_device(read_in, [*needed, *kept])
         _check_on_device(made_in, outputs)
+    given_back = {*updates.values(), *(() if captures else results)}
+    left = (kind for name, kind in outputs.items() if name not in given_back)
+    stays = _staying(left, made_in, otherwise)
+    feeds = {name: kind for name, kind in needed.items() if name not in kept}
+    fed = _staying(feeds.values(), read_in, otherwise) if captures else {}
     shown = {name: outputs[name] for name in results}
     return Bound(session, kept, feeds, shown, stays, fed)
 
 
-def _staying(kind: FeedKind, where: Mapping[str, Where], otherwise: str) -> _Kept:
-    array = kind.empty(otherwise)
-    (buffer,) = buffers(kind, array, where.get(kind.name, Where()), count=1)
-    return _Kept(update=None, buffers=[buffer])
+def _staying(
+    kinds: Iterable[FeedKind], where: Mapping[str, Where], otherwise: str
+) -> dict[str, _Kept]:
+    """Allocate a buffer for each of these; `otherwise`: what to do where one has open dims."""
+    return {
+        kind.name: _Kept(
+            update=None,
+            buffers=buffers(kind, kind.empty(otherwise), where.get(kind.name, Where()), count=1),
+        )
+        for kind in kinds
+    }
 
 
 def _check_on_device(where: Mapping[str, Where], names: Iterable[str]) -> None:
