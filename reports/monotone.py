@@ -29,7 +29,6 @@ float32; PyTorch's own issue, 197838, has another size, on a GPU): PyTorch's min
 order, with nothing fused. Peaks are the simulator's; the price is floating-point operations, by which
 PyTorch reckons, too. *Adds*: operations beyond each operator run once. *Bound*: no plan in that order
 adds less.
-
 """
 
 
@@ -52,8 +51,7 @@ def main() -> None:
 def page(found: dict[str, list[dict[str, Any]]]) -> str:
     """Return the page."""
     lines = [
-        _ABOUT.rstrip("\n"),
-        "",
+        _ABOUT,
         line("network", "budget", "peak MiB (keep all)", "PyTorch adds", "planner adds", "bound"),
         line("---", *["---:"] * 5),
     ]

@@ -76,8 +76,10 @@ def convolutions_of(
                     found.append(match(reader, op.outputs[0]))
     read = {tensor for one in found for tensor in one.inputs}
     found = [one for one in found if not read & _inner(graph, one)]
+    if only_exact:
+        return found
     taken = {op for one in found for op in one.operations}
-    for op in () if only_exact else graph.operations:
+    for op in graph.operations:
         if op.op_type == "Conv" and op.domain == "" and reader.is_plain(op) and op.id not in taken:
             node = reader.nodes[op.id]
             if _is_for(graph, op, node):

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.graph import rules
 from planner.graph.categories import input_categories, loss_among, produced_category
-from planner.graph.effects import Effect, effect_of
+from planner.graph.effects import Effect, effect_of, is_training
 from planner.graph.marks import PLANNER_ATTRIBUTE, plain, role_of
 from planner.graph.model import (
     OPAQUE,
@@ -162,7 +162,7 @@ class _GraphBuilder:
 
     def _written_by(self, node: ir.Node) -> list[str]:
         """Return the names of the inputs that a node's kernel writes over."""
-        places = rules.written_inputs(node.op_type, node.domain, self._training(node))
+        places = rules.written_inputs(node.op_type, node.domain, is_training(node))
         found = (node.inputs[place] for place in places if place < len(node.inputs))
         return [str(value.name) for value in found if value is not None and value.name]
 
@@ -170,7 +170,7 @@ class _GraphBuilder:
         """Tell whether a node's results depend on the elements of a value."""
         if node.op_type in ("Shape", "Size") or PLANNER_ATTRIBUTE in node.attributes:
             return False
-        state = rules.state_inputs(node.op_type, node.domain, self._training(node))
+        state = rules.state_inputs(node.op_type, node.domain, is_training(node))
         left = (v for v in node.outputs[1 : 1 + len(state)] if v.uses() or v.is_graph_output())
         if next(left, None) is not None:
             state = ()
@@ -274,7 +274,7 @@ class _GraphBuilder:
         attributes = {k: v for k, a in node.attributes.items() if (v := plain(a)) is not None}
         is_view = rules.view_input(node.op_type, node.domain) is not None
         is_view = is_view and bool(outputs) and tensors[outputs[0]].buffer != outputs[0]
-        training = self._training(node)
+        training = is_training(node)
         effect = effect_of(
             node.op_type,
             node.domain,
@@ -354,20 +354,6 @@ class _GraphBuilder:
         """
         ids = [self.ids[str(v.name)] for v in node.inputs if v is not None and v.name]
         return sum(tensors[t].buffer == root.id for t in ids) == 1
-
-    def _training(self, node: ir.Node) -> bool:
-        if node.op_type == "BatchNormalization":
-            mode = node.attributes.get("training_mode")
-            if (
-                mode is None
-            ):  # before operator set 14, outputs for the statistics select training mode
-                return any(v.name for v in node.outputs[1:])
-            return bool(mode.as_int())
-        if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
-            switch = node.inputs[2]
-            constant = None if switch.is_graph_input() else switch.const_value
-            return constant is None or bool(constant.numpy().any())
-        return False
 
 
 def _opaque(tensors: Sequence[Tensor]) -> tuple[str, ...]:

@@ -18,9 +18,13 @@ session's seed plus the node's place in the file); orttraining/core/graph/traini
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from planner.graph.operators.row import Effect
 from planner.graph.operators.table import ONNX_DOMAINS, operator_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 SHARED_GENERATOR = frozenset({Effect.RANDOM_UNSEEDED, Effect.RANDOM_IN_TRAINING})
 """Random effects whose numbers may depend on earlier draws of other operations."""
@@ -52,3 +56,17 @@ def effect_of(
     if op_type == "ScatterND" and attributes.get("reduction", "none") == "none":
         return Effect.PURE
     return kind
+
+
+def is_training(node: ir.Node) -> bool:
+    """Tell whether a BatchNormalization or Dropout node is in training mode, or may be by an input."""
+    if node.op_type == "BatchNormalization":
+        mode = node.attributes.get("training_mode")
+        if mode is None:  # before operator set 14, outputs for the statistics select training mode
+            return any(v.name for v in node.outputs[1:])
+        return bool(mode.as_int())
+    if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        switch = node.inputs[2]
+        constant = None if switch.is_graph_input() else switch.const_value
+        return constant is None or bool(constant.numpy().any())
+    return False

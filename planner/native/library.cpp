@@ -8,10 +8,10 @@
 #include <mutex>
 
 #include "cuda/driver.h"
-#include "fused/operator.h"
 #include "cuda/nvrtc.h"
-#include "swap/operators.h"
+#include "fused/operator.h"
 #include "pool/pools.h"
+#include "swap/operators.h"
 #include "swap/swaps.h"
 
 namespace planner {

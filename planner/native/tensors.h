@@ -23,6 +23,12 @@ inline std::vector<int64_t> dims_of(const ort::TypeAndShape* info) {  // -1 wher
   return dims;
 }
 
+inline ort::TypeAndShape* input_info(ort::ShapeContext* context, size_t i = 0) {
+  ort::TypeAndShape* found = nullptr;  // the context's own
+  succeed(api->ShapeInferContext_GetInputTypeShape(context, i, &found));
+  return found;
+}
+
 using Info = std::unique_ptr<ort::TypeAndShape, void (*)(ort::TypeAndShape*)>;
 
 // A dim with a name counts as unknown.

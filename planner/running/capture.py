@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import UsageError
-from planner.graph.effects import Effect, effect_of
+from planner.graph.effects import Effect, effect_of, is_training
 from planner.graph.rules import SWAP_DOMAIN
 from planner.runtime.opened import Needs, needs_of
 
 if TYPE_CHECKING:
-    import onnx
+    import onnx_ir as ir
 
 REFUSED = "cannot use the graph capture feature"
 """ONNX Runtime's words where nodes are not on the device (core/session/inference_session.cc)."""
 _NAMED = 3
-_MODE = 2  # place of the training mode among the inputs of a Dropout
 
 _WHY = {
     Effect.CONTROL_FLOW: "chooses on the host what runs",
@@ -55,37 +54,32 @@ def with_capture(needs: Needs, model: Path | str | bytes) -> Needs:
     return replace(needs, target=replace(target, options={**target.options, target.capture: "1"}))
 
 
-def why_not_captured(graph: onnx.GraphProto) -> str:
+def why_not_captured(graph: ir.Graph) -> str:
     """Return the first thing in a graph that a record would lose; "" where there is none."""
-    given = {value.name for value in (*graph.input, *graph.initializer)}
-    for value in (*graph.input, *graph.output):
-        held = value.type.tensor_type
-        if not held.HasField("shape") or any(not d.HasField("dim_value") for d in held.shape.dim):
+    for value in (*graph.inputs, *graph.outputs):
+        if value.shape is None or not value.shape.is_static():
             return f"{value.name!r} has open dims, and a record has those of its step"
-    for value in graph.output:
-        if value.name in given:
+    for value in graph.outputs:
+        if value.producer() is None:
             return f"the output {value.name!r} is an input, which no launch writes"
-    for node in graph.node:
+    for node in graph:
         if said := _lost(node):
             return f"{node.op_type} {node.name!r} {said}"
     return ""
 
 
-def _lost(node: onnx.NodeProto) -> str:
+def _lost(node: ir.Node) -> str:
     """Say what of a node a record would lose; "" for nothing."""
-    from onnx import AttributeProto, helper
+    from planner.onnxio.bodies import has_bodies
 
     if node.domain == SWAP_DOMAIN:
         return "copies beside the operations, on streams that the record does not have"
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    graphs = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
     effect = effect_of(
         node.op_type,
         node.domain,
-        attributes,
-        training=bool(attributes.get("training_mode"))
-        or (len(node.input) > _MODE and node.op_type == "Dropout"),
-        has_subgraph=any(a.type in graphs for a in node.attribute),
+        {name: attribute.value for name, attribute in node.attributes.items()},
+        training=is_training(node),
+        has_subgraph=has_bodies(node),
     )
     if not effect.is_known:
         return _UNKNOWN
@@ -106,8 +100,9 @@ def on_the_host(model: Path | str | bytes) -> str:
     )
 
 
-def _graph_of(model: Path | str | bytes) -> onnx.GraphProto:
+def _graph_of(model: Path | str | bytes) -> ir.Graph:
     import onnx
+    import onnx_ir as ir
 
     source = io.BytesIO(model) if isinstance(model, bytes) else str(model)
-    return onnx.load(source, load_external_data=False).graph
+    return ir.from_proto(onnx.load(source, load_external_data=False)).graph

@@ -37,6 +37,9 @@ int main() {
     add("pads 1 1 1 1 group 64", {2, 64, 20, 20}, {64, 1, 3, 3});
     add("pads 1 1 1 1", {2, 16, 30, 40}, {19, 16, 3, 3});
     add("pads 1 1 1 1 kernel 3 3", {2, 16, 30, 40}, {2, 19, 30, 40});
+    std::vector<float> turned(19 * 33 * 9);
+    turn({19, 33, 3, 3}, inputs[0].data(), turned.data(), parallel);
+    q.insert(q.end(), turned.begin(), turned.end());
     return q;
   };
   auto one = result([](size_t tasks, const std::function<void(size_t)>& work) {

@@ -75,8 +75,7 @@ std::vector<Dims> input_dims(ort::ShapeContext* context, const Program& program)
   check_count(count, program);
   std::vector<Dims> dims;
   for (size_t i = 0; i < count; i++) {
-    ort::TypeAndShape* info = nullptr;  // the context's own
-    succeed(api->ShapeInferContext_GetInputTypeShape(context, i, &info));
+    const ort::TypeAndShape* info = input_info(context, i);
     check_type(program, i, type_of(info));
     dims.push_back(planner::dims_of(info));
   }

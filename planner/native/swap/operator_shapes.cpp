@@ -35,12 +35,6 @@ int dtype_of(ort::ShapeContext* context) {
   return int(attribute(context, "dtype", ort::kAttributeInt).at(0));
 }
 
-ort::TypeAndShape* input_info(ort::ShapeContext* context) {  // the context's own
-  ort::TypeAndShape* found = nullptr;
-  succeed(api->ShapeInferContext_GetInputTypeShape(context, 0, &found));
-  return found;
-}
-
 }  // namespace
 
 void infer_token(ort::ShapeContext* context) { set_output(context, 0, ort::kUint8, {1}); }

@@ -137,6 +137,15 @@ def _check_on_device(where: Mapping[str, Where], names: Iterable[str]) -> None:
         )
 
 
+def _recording() -> ort.RunOptions:
+    """Return options of a run with a record of its own."""
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    options.add_run_config_entry(_GRAPH, str(next(_RECORDS)))
+    return options
+
+
 @dataclass(slots=True, kw_only=True)
 class _Kept:
     """A value that stays in place; `update` is the output with an input's next value, or None."""
@@ -169,13 +178,13 @@ class Bound:
     _stays: dict[str, _Kept]
     _fed: dict[str, _Kept]
     _bindings: list[Any] = field(init=False)
-    _records: tuple[str, str] = field(init=False)
+    _options: list[ort.RunOptions] = field(init=False)
     _turn: int = field(init=False, default=0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._bindings = [self.session.io_binding() for _ in range(2)]
-        self._records = (str(next(_RECORDS)), str(next(_RECORDS)))
+        self._options = [_recording() for _ in self._bindings]
         for turn, binding in enumerate(self._bindings):
             for name, kept in (*self._kept.items(), *self._fed.items()):
                 kept.now(turn).bind(binding, name, is_output=False)
@@ -256,14 +265,10 @@ class Bound:
         return made
 
     def _issue(self, binding: Any) -> None:
-        import onnxruntime as ort
-
         from planner.native import drain, is_built
 
-        options = ort.RunOptions()
-        options.add_run_config_entry(_GRAPH, self._records[self._turn])
         try:
-            self.session.run_with_iobinding(binding, options)
+            self.session.run_with_iobinding(binding, self._options[self._turn])
         except Exception as error:
             if is_built():  # copies of the run may still read the feeds, and write the buffers
                 drain(here=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 
 import planner
@@ -64,6 +65,10 @@ def parsed(text: str, imports: str = "") -> onnx.ModelProto:
     return model
 
 
+def said_of(model: onnx.ModelProto) -> str:
+    return why_not_captured(ir.from_proto(model).graph)
+
+
 def on_webgpu(
     device: WebGpuDevice, folder: Path, on_host: str = ""
 ) -> subprocess.CompletedProcess[str]:
@@ -110,24 +115,24 @@ def test_what_is_on_the_host_is_named(tmp_path: Path, webgpu_device: WebGpuDevic
 
 
 def test_what_a_record_lacks_is_named() -> None:
-    assert why_not_captured(trained().graph) == ""
+    assert said_of(trained()) == ""
     random = parsed("g (float[4] x) => (float[4] y) { r = Tanh(x) y = RandomNormalLike(r) }")
-    assert "RandomNormalLike 'n1' draws random numbers" in why_not_captured(random.graph)
+    assert "RandomNormalLike 'n1' draws random numbers" in said_of(random)
     open_dim = parsed("g (float[N] x) => (float[N] y) { y = Tanh(x) }")
-    assert "'x' has open dims" in why_not_captured(open_dim.graph)
+    assert "'x' has open dims" in said_of(open_dim)
     swapped = parsed(
         "g (float[4] x) => (float[4] y) { t = planner.swap.SwapBegin() y = Tanh(x) }",
         ', "planner.swap" : 1',
     )
-    assert "copies beside the operations" in why_not_captured(swapped.graph)
+    assert "copies beside the operations" in said_of(swapped)
     strange = parsed("g (float[4] x) => (float[4] y) { y = mine.Own(x) }", ', "mine" : 1')
-    assert "Own 'n0' is an operator whose effects" in why_not_captured(strange.graph)
+    assert "Own 'n0' is an operator whose effects" in said_of(strange)
     passed = parsed("g (float[4] x) => (float[4] y, float[4] x) { y = Tanh(x) }")
-    assert "output 'x' is an input" in why_not_captured(passed.graph)
+    assert "output 'x' is an input" in said_of(passed)
     passed.graph.output.pop()
-    assert why_not_captured(passed.graph) == ""
+    assert said_of(passed) == ""
     passed.graph.output[0].type.tensor_type.ClearField("shape")
-    assert "'y' has open dims" in why_not_captured(passed.graph)
+    assert "'y' has open dims" in said_of(passed)
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -137,7 +142,17 @@ def test_dropout_draws_while_it_trains_alone(trains: bool) -> None:
         "g (float[4] x) => (float[4] y) <float ratio = {0.5}, bool mode = {1}> "
         f"{{ y = Dropout(x{mode}) }}"
     )
-    assert ("draws random numbers" in why_not_captured(model.graph)) == trains
+    assert ("draws random numbers" in said_of(model)) == trains
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_normalization_of_old_files_trains_by_its_outputs(trains: bool) -> None:
+    outputs = "y, m, v, a, b" if trains else "y"
+    model = parsed(
+        "g (float[2, 3] x, float[3] s) => (float[2, 3] y) "
+        f"{{ {outputs} = BatchNormalization(x, s, s, s, s) }}"
+    )
+    assert ("updates statistics" in said_of(model)) == trains
 
 
 def test_a_file_for_the_cpu_and_one_of_others_are_refused(tmp_path: Path) -> None:

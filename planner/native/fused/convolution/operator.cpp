@@ -13,14 +13,10 @@ Window window_for(bool is_gradient, const std::string& text) {
 }
 
 void infer_result(bool is_gradient, ort::ShapeContext* context) {
-  Dims dims[2];
-  for (size_t i = 0; i < 2; i++) {
-    ort::TypeAndShape* info = nullptr;  // the context's own
-    succeed(api->ShapeInferContext_GetInputTypeShape(context, i, &info));
-    dims[i] = planner::dims_of(info);
-  }
-  set_output(context, 0, ort::kFloat,
-             result_dims(window_for(is_gradient, text_of(context, "window")), dims[0], dims[1]));
+  const Window window = window_for(is_gradient, text_of(context, "window"));
+  const Dims image = planner::dims_of(input_info(context, 0));
+  const Dims kernel = planner::dims_of(input_info(context, 1));
+  set_output(context, 0, ort::kFloat, result_dims(window, image, kernel));
 }
 
 void compute_result(const Window& window, ort::KernelContext* context) {
@@ -61,9 +57,7 @@ struct TurnedKernel {
     return dims;
   }
   static void infer(ort::ShapeContext* context) {
-    ort::TypeAndShape* info = nullptr;  // the context's own
-    succeed(api->ShapeInferContext_GetInputTypeShape(context, 0, &info));
-    set_output(context, 0, ort::kFloat, result(planner::dims_of(info)));
+    set_output(context, 0, ort::kFloat, result(planner::dims_of(input_info(context))));
   }
   static void compute(const Kernel&, ort::KernelContext* context) {
     const Value kernel = input_value(context, 0);

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "cuda/driver.h"
-#include "fused/cuda/source.h"
 #include "cuda/nvrtc.h"
+#include "fused/cuda/source.h"
 
 namespace planner::fused {
 namespace {
