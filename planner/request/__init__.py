@@ -132,7 +132,14 @@ class Limits:
             commands=(*READ_MODELS, "solve"),
             metavar="SECONDS",
             check=check_time_limit,
-            unlike={"sweep": dict(unsaid=120.0), "fit": dict(unsaid=120.0)},
+            unlike={
+                "optimize": dict(
+                    help="Time limit for the search, and for what comes before it beyond 10 s; writing "
+                    "and verifying the model take extra time."
+                ),
+                "sweep": dict(unsaid=120.0),
+                "fit": dict(unsaid=120.0),
+            },
         ),
     ] = 60.0
     workers: Annotated[

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -15,6 +15,9 @@ from planner.runtime.messages import explain
 from planner.runtime.options import Level, Order, session_options
 from planner.runtime.profile import run_session
 from planner.targets import HOST
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 Array = npt.NDArray[Any]
 _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
@@ -57,13 +60,22 @@ class ModelInMemory:
             raise ModelError(
                 f"ONNX Runtime cannot load the model: {explain(str(error))}"
             ) from error
-        names = [output.name for output in session.get_outputs()]
-        run_options = ort.RunOptions()
-        run_options.log_severity_level = 4
-        stop = threading.Timer(time_limit_s or 0.0, lambda: setattr(run_options, "terminate", True))
-        if time_limit_s is not None:
-            stop.start()
-        try:
-            return dict(zip(names, run_session(session, feeds, run_options), strict=True))
-        finally:
-            stop.cancel()
+        return run_within(session, feeds, time_limit_s)
+
+
+def run_within(
+    session: ort.InferenceSession, feeds: Mapping[str, Array], time_limit_s: float | None
+) -> dict[str, Array]:
+    """Return the outputs of one run, by name; a `ModelError` where it takes longer than the limit."""
+    import onnxruntime as ort
+
+    names = [output.name for output in session.get_outputs()]
+    run_options = ort.RunOptions()
+    run_options.log_severity_level = 4
+    stop = threading.Timer(time_limit_s or 0.0, lambda: setattr(run_options, "terminate", True))
+    if time_limit_s is not None:
+        stop.start()
+    try:
+        return dict(zip(names, run_session(session, feeds, run_options), strict=True))
+    finally:
+        stop.cancel()

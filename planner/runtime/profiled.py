@@ -20,13 +20,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import onnx
 import onnx_ir as ir
 
 from planner.files.temporary import temporary_folder
 from planner.onnxio.load import LoadedModel
+from planner.runtime.inmemory import run_within
 from planner.runtime.options import Opening, stop_spinning
 from planner.runtime.profile import (
     Feeds,
@@ -39,6 +40,7 @@ from planner.runtime.profile import (
 from planner.runtime.timing import available_bytes, timed_session
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import onnxruntime as ort
 
 MANY_NODES = 2_000
@@ -134,6 +136,18 @@ class Profiled:
         found = read_profile(path, names)
         path.unlink()
         return found
+
+    def run(self, inputs: Feeds, *, time_limit_s: float) -> dict[str, npt.NDArray[Any]]:
+        """Return the outputs of one run, by name.
+
+        Raises:
+            ModelError: ONNX Runtime cannot load or run the model, or not in that time.
+        """
+        import onnxruntime as ort
+
+        session = self.session
+        ort.set_seed(self.seed)
+        return run_within(session, inputs, time_limit_s)
 
     def drop(self) -> None:
         """Release the session and its memory; its copy stays."""

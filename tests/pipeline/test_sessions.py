@@ -106,3 +106,21 @@ def test_a_large_graph_is_optimized_once_for_the_plan_and_for_the_verification(
     assert result.verification is not None
     assert [c.level for c in result.verification.orders] == ["all"]
     assert all(c.identical for c in result.verification.outputs)
+
+
+def test_a_large_graph_is_optimized_once_for_the_plan_and_for_its_comparison(
+    tmp_path: Path, seen: _Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(**more: Any) -> OptimizeResult:
+        return api.optimize(ZOO / "gpt.onnx", budget="80%", verify=False, time_limit_s=2, **more)
+
+    compared = [text for text in planned().plan.assumptions if "compared with the file" in text]
+    assert len(compared) == 1 and "the same bits as in a session of the file" in compared[0]
+    in_memory = seen.levels("in memory")
+    seen.sessions.clear()
+    monkeypatch.setattr(original_ahead, "MANY_NODES", 1)
+    again = planned()
+    assert [text for text in again.plan.assumptions if "compared" in text] == compared
+    assert seen.levels("gpt.onnx") == [ALL]
+    in_memory.remove(ALL)  # that of the file, to compare its numbers
+    assert seen.levels("in memory") == in_memory

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from planner import clock
 from planner.disk import swapping_to
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
@@ -98,6 +99,7 @@ class OptimizeJob:
             VerificationError: ONNX Runtime does not confirm the plan; every file is in place.
             UsageError, ModelError, InfeasibleBudgetError: see `planner.errors`.
         """
+        began = clock.now()
         with ExitStack() as stack:
             ahead = OriginalAhead(self.request, stack)
             helper = stack.enter_context(beside(imports=PreviewBeside.__module__))
@@ -110,6 +112,9 @@ class OptimizeJob:
             else:
                 if self.files.report is not None and self.step is None:
                     preview = PreviewBeside(helper)
+                if not self.verify or self.files.model is None:
+                    prepared = compared(prepared, progress=self.progress, opened=ahead.session)
+                settings = settings.after(clock.now() - began)
                 made = self._made(prepared, settings, helper, preview)
             whole = prepared if self.step is None else self.step.prepared
             result = OptimizeResult(
@@ -143,14 +148,8 @@ class OptimizeJob:
             import_ahead("planner.report.page")
         prepared = self.prepared
         if prepared is None:
-            will_run = self.verify and self.files.model is not None
-            prepared = limited(
-                prepare(
-                    self.request,
-                    progress=self.progress,
-                    on_loaded=ahead.begin if will_run else None,
-                )
-            )
+            found = prepare(self.request, progress=self.progress, on_loaded=ahead.begin)
+            prepared = limited(found)
         check_levers(prepared)
         if self.verify:
             check_can_hold(prepared)
@@ -167,8 +166,7 @@ class OptimizeJob:
 
         The budget preview starts beside this as soon as the plan's actions are known.
         """
-        if not self.verify or self.files.model is None:
-            prepared = compared(prepared, progress=self.progress)
+        until = clock.now() + settings.time_limit_s
         with (self.search_context or nullcontext)():
             if self.request.budget is None:
                 most = self._most_slowdown()
@@ -181,7 +179,7 @@ class OptimizeJob:
                 binds = self._binds(planned, settings)
             if preview is not None:
                 preview.begin(settings, planned)
-            planned = self._loosened(planned, settings)
+            planned = self._loosened(planned, settings, until)
             if preview is not None:
                 preview.settle(planned)
         found = plans.assemble(planned.prepared, settings, planned)
@@ -242,13 +240,17 @@ class OptimizeJob:
             max_slowdown=None if most is None else parse_slowdown(most),
         )
 
-    def _loosened(self, planned: Planned, settings: Settings) -> Planned:
-        """Drop the anchors that the plan does not need; keep the plan as it is after Ctrl-C."""
+    def _loosened(self, planned: Planned, settings: Settings, until: float) -> Planned:
+        """Drop the anchors that the plan does not need; keep the plan as it is after Ctrl-C.
+
+        Args:
+            until: end of the search (`planner.clock.now`).
+        """
         if planned.solved.is_interrupted:
             return planned
         self.progress("removing anchors that the order does not need")
         try:
-            return loosened(planned, settings)
+            return loosened(planned, settings, left_s=until - clock.now())
         except KeyboardInterrupt:
             if self.search_context is None:
                 raise

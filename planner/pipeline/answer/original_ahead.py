@@ -1,8 +1,8 @@
-"""The session that will verify the original, created before planning starts.
+"""The session of the original that planning and its check share, created before planning starts.
 
 The session writes the graph that it runs, and planning uses that graph: a large graph goes through
-ONNX Runtime's optimizers once instead of twice. Measurements from the session are read only after
-planning.
+ONNX Runtime's optimizers once instead of twice. Verification measures with the session after planning;
+without verification, its numbers are compared with those of the graph (`compared`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,14 @@ from planner.pipeline.prepare.prepared import Prepared, Progress
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from planner.runtime.profiled import Profiled
 
-def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
+
+def compared(prepared: Prepared, *, progress: Progress, opened: Profiled | None = None) -> Prepared:
     """Compare the numbers of the model's graph with the file's, and note how in its assumptions.
+
+    Args:
+        opened: a session of the file with default options, if there is one; released here.
 
     Raises:
         VerificationError: ONNX Runtime's optimizers made a graph that computes something else.
@@ -40,5 +45,7 @@ def compared(prepared: Prepared, *, progress: Progress) -> Prepared:
         no_runs=request.costs.calibrate == "never",
         peak_bytes=timeline(baseline.graph, baseline.order).peak_bytes,
     )
-    said = same_numbers(subject, feeds, seed=request.seed)
+    said = same_numbers(subject, feeds, seed=request.seed, opened=opened)
+    if opened is not None:
+        opened.drop()
     return prepared.noted(said)

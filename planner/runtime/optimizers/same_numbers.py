@@ -21,7 +21,6 @@ comparison is left out.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +39,13 @@ from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare
 from planner.runtime.judge.draws import drawn_outputs
 from planner.runtime.optimizers.written import as_left, with_own, written_inputs
-from planner.runtime.options import Level, Order
+from planner.runtime.options import Level, Opening, Order, default_threads
+from planner.runtime.profiled import Profiled
 from planner.runtime.timing import available_bytes
 from planner.units import format_duration
 
 Array = npt.NDArray[Any]
 
-_MAX_THREADS = 8
 _TIMES_PEAK = 4
 """The most bytes of a session, in live peaks: arenas, packed weights, results kept for the
 comparison."""
@@ -92,11 +91,13 @@ def same_numbers(
     *,
     seed: int = 0,
     free_bytes: int | None = None,
+    opened: Profiled | None = None,
 ) -> str:
     """Compare, and return one sentence on what was compared and how.
 
     Args:
         make_feeds: makes inputs; called only for a run.
+        opened: a session of the file, with the same seed, that may be run in place of a new one.
         free_bytes: memory that a run may take; None for all that the system has free.
 
     Raises:
@@ -115,7 +116,7 @@ def same_numbers(
         graph = ModelInMemory(data=_in_order(subject), folder=subject.path.parent)
         file = ModelInMemory(data=subject.path.read_bytes(), folder=subject.path.parent)
         ours = _run(subject, graph, feeds, "disabled", seed, order="priority")
-        theirs = _run(subject, file, feeds, subject.level, seed)
+        theirs = _run(subject, file, feeds, subject.level, seed, opened=opened)
     except (ModelError, UsageError, EncodeError, ValueError, OSError) as error:
         return _unrun(subject, f"it could not be run here ({str(error).splitlines()[0]})")
     drawn = drawn_outputs(subject.graph)
@@ -191,15 +192,22 @@ def _run(
     seed: int,
     *,
     order: Order = "default",
+    opened: Profiled | None = None,
 ) -> dict[str, Array]:
-    """Return the outputs of one run, and the inputs that it wrote over."""
+    """Return the outputs of one run, and the inputs that it wrote over.
+
+    The run is that of `opened` where its options are those of the new session.
+    """
     racing = any(op.effect is Effect.ANY_ORDER for op in subject.graph.operations)
-    threads = 1 if racing else min(_MAX_THREADS, os.cpu_count() or 1)
+    threads = 1 if racing else default_threads()
     written = written_inputs(subject.graph)
     own = with_own(feeds, written)
-    results = model.run(
-        own, level=level, order=order, threads=threads, seed=seed, time_limit_s=_TIME_LIMIT_S
-    )
+    if opened is not None and opened.opening == Opening(level=level, order=order, threads=threads):
+        results = opened.run(own, time_limit_s=_TIME_LIMIT_S)
+    else:
+        results = model.run(
+            own, level=level, order=order, threads=threads, seed=seed, time_limit_s=_TIME_LIMIT_S
+        )
     copies = {name: np.array(array) for name, array in results.items()}
     return {**copies, **as_left(own, written, list(results))}
 
