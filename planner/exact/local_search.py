@@ -41,13 +41,11 @@ class LocalStats:
     """Statistics of the rounds.
 
     Attributes:
-        fit_s: time when the plan first fitted; None if it never did.
         by_kind: rounds and improvements by kind of neighbourhood.
     """
 
     rounds: int = 0
     improvements: int = 0
-    fit_s: float | None = None
     by_kind: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -188,13 +186,10 @@ class _LocalSearch:
     ) -> None:
         """Run rounds until the deadline, or `until`."""
         base_us = self.problem.base_duration_us
-        start = clock.now()
         running: dict[Future[cp_model.CpSolverStatus], _Part] = {}
         with ThreadPoolExecutor(max_workers=workers) as pool:
             try:
                 while True:
-                    if not self.excess and stats.fit_s is None:
-                        stats.fit_s = clock.now() - start
                     fastest = until.bound_us * (1 + 1e-9)
                     is_done = not self.excess and base_us + self.added_us <= fastest
                     if is_done or until.asked() or clock.now() >= deadline:

@@ -83,14 +83,13 @@ def test_one_worker_finds_the_same_for_the_same_seed():
 
 def test_two_workers_fit_a_layered_graph():
     problem = layered(60, seed=5)
-    found, stats = improve_locally(
+    found, _ = improve_locally(
         problem,
         base_actions(problem),
         SearchSettings(limit_s=30, workers=2),
         until=SearchEnd(bound_us=1e12),
     )
     assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
-    assert stats.fit_s is not None
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,11 @@ class CpuVerification:
     _is_as_analysed: bool = field(default=True, init=False)
     _bytes: BytesSeen = field(init=False)
     _room_failures: int = field(default=0, init=False)
+    _written: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.orders = dict(self.job.orders)
+        self._written = written_inputs(self.job.graphs["original"])
         self._bytes = BytesSeen(graphs=self.job.graphs, has_swaps=self.job.has_swaps)
 
     def run(self) -> Verification:
@@ -130,7 +132,7 @@ class CpuVerification:
         with BothAlone(
             self.job.paths,
             self.job.inputs,
-            written=written_inputs(self.job.graphs["original"]),
+            written=self._written,
             beside=has_room_beside(
                 max(timeline(g, self.orders[n]).peak_bytes for n, g in self.job.graphs.items())
             ),
@@ -169,6 +171,10 @@ class CpuVerification:
             default_bits=bits,
             lacks_room=0 < self._room_failures == len(self.failures),
         )
+
+    def _own_inputs(self) -> dict[str, Array]:
+        """Return the inputs, with copies of those that a run writes over."""
+        return with_own(self.job.inputs, self._written)
 
     def _at_other_levels(self) -> None:
         """Check the order at other levels, or note why this is left out."""
@@ -217,28 +223,29 @@ class CpuVerification:
         return found
 
     def _outputs(self) -> tuple[OutputComparison, ...]:
-        written = written_inputs(self.job.graphs["original"])
         self.job.progress("original model, default options: outputs and bytes")
         threads, note = threads_to_compare(self.job.graphs["original"], self.job.threads)
         self.notes += note
         opening = replace(self.job.opening_of("rewritten"), threads=threads)
         self._begin_rewritten(opening)
-        results, own = KeptResults(), with_own(self.job.inputs, written)
+        results, own = KeptResults(), self._own_inputs()
         runs = self._profile(
             "original",
             replace(self.job.opening_of("original"), threads=threads),
-            on_outputs=lambda names, arrays: results.keep(_named(names, arrays, own, written)),
+            on_outputs=lambda names, arrays: results.keep(
+                _named(names, arrays, own, self._written)
+            ),
             inputs=own,
         )
         self._adopt_order(runs[0])
         self.failures += exceeded(self.job.graphs["original"], runs[0], "original")
         self._bytes.add("original", self.orders["original"], runs, self.job.opening_of("original"))
         self.job.progress("rewritten model, default options: outputs, order and bytes")
-        feeds = with_own(self.job.inputs, written)
+        feeds = self._own_inputs()
         bits: dict[str, str] = {}
 
         def on_outputs(names: list[str], arrays: list[Array]) -> None:
-            found = _named(names, arrays, feeds, written)
+            found = _named(names, arrays, feeds, self._written)
             if has_swaps(self.job.graphs["rewritten"]):
                 bits.update(digests(found))
             results.compare(found)
@@ -262,12 +269,11 @@ class CpuVerification:
         self._copies = copy_check(graph, run)
         self.failures += copy_failures(self._copies)
         drawn = drawn_outputs(graph)
-        written = written_inputs(self.job.graphs["original"])
         failures, note = watched(
             self.job.paths["rewritten"],
             opening,
-            lambda: with_own(self.job.inputs, written),
-            lambda names, arrays, fed: _named(names, arrays, fed, written),
+            self._own_inputs,
+            lambda names, arrays, fed: _named(names, arrays, fed, self._written),
             {name: found for name, found in bits.items() if name not in drawn},
             link_for(graph, sum(event.duration_us for event in run)),
         )
@@ -282,11 +288,10 @@ class CpuVerification:
         if not drawn:
             return tuple(comparisons)
         self.job.progress("both models with seeds for their random numbers: outputs")
-        written = written_inputs(self.job.graphs["original"])
         found, note = compare_draws(
             self.job.graphs["original"],
             (self.job.paths["original"], self.job.paths["rewritten"]),
-            lambda: with_own(self.job.inputs, written),
+            self._own_inputs,
             openings=(
                 self.job.opening_of("original"),
                 self.job.opening_of("rewritten"),
@@ -312,7 +317,7 @@ class CpuVerification:
             comparisons, notes = rounding_judged(
                 comparisons,
                 self.job.paths["original"],
-                lambda: with_own(self.job.inputs, written_inputs(self.job.graphs["original"])),
+                self._own_inputs,
                 drawn=drawn_outputs(self.job.graphs["original"]),
                 opening=replace(self.job.opening_of("original"), threads=threads),
                 seed=self.job.seed,
