@@ -133,3 +133,4 @@ def test_a_time_limit_counts_what_comes_before_the_search(planned) -> None:
     _, settings, _ = planned
     limits_s = [replace(settings, time_limit_s=60.0).after(s).time_limit_s for s in (3, 30, 300)]
     assert limits_s == [60.0, 40.0, 24.0]
+    assert replace(settings, time_limit_s=2.0).after(300).time_limit_s == 2.0

@@ -23,8 +23,8 @@ FEW_PAGES_BYTES = 256 * 1024
 LEAD_S = 10.0
 """Seconds for reading, timing and comparing a model that a time limit does not count."""
 
-LEAST_SHARE = 0.4
-"""The share of a time limit that is left for a search, however long all before it took."""
+LEAST_SHARE, LEAST_S = 0.4, 5.0
+"""The share of a time limit, and the seconds of it, that are left for a search in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +84,12 @@ class Settings:
     def after(self, spent_s: float) -> Settings:
         """Return the settings of a search that begins so many seconds after the command.
 
-        What they are above `LEAD_S` counts into the time limit, of which the search keeps `LEAST_SHARE`.
+        What they are above `LEAD_S` counts into the time limit, of which `LEAST_SHARE` and `LEAST_S` are
+        kept for the search.
         """
         limit_s = self.time_limit_s
-        left_s = max(LEAST_SHARE * limit_s, limit_s - max(0.0, spent_s - LEAD_S))
-        return replace(self, time_limit_s=left_s)
+        least_s = max(LEAST_SHARE * limit_s, min(limit_s, LEAST_S))
+        return replace(self, time_limit_s=max(least_s, limit_s - max(0.0, spent_s - LEAD_S)))
 
     def search(
         self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False

@@ -44,8 +44,10 @@ def compared(prepared: Prepared, *, progress: Progress, opened: Profiled | None 
         step_us=baseline.time_us,
         no_runs=request.costs.calibrate == "never",
         peak_bytes=timeline(baseline.graph, baseline.order).peak_bytes,
+        seed=request.seed,
+        opened=opened,
     )
-    said = same_numbers(subject, feeds, seed=request.seed, opened=opened)
+    said = same_numbers(subject, feeds)
     if opened is not None:
         opened.drop()
     return prepared.noted(said)

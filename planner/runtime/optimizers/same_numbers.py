@@ -67,6 +67,8 @@ class OptimizedFile:
         level: level of the optimizations that made it.
         step_us: predicted time of a step, in microseconds.
         no_runs: whether long runs are unwanted.
+        seed: of the sessions' random numbers.
+        opened: a session of the file with that seed, which may be run in place of a new one.
     """
 
     path: Path
@@ -78,6 +80,8 @@ class OptimizedFile:
     level: Level = "all"
     step_us: float = 0.0
     no_runs: bool = False
+    seed: int = 0
+    opened: Profiled | None = None
 
     @property
     def is_long(self) -> bool:
@@ -89,15 +93,12 @@ def same_numbers(
     subject: OptimizedFile,
     make_feeds: Callable[[], Mapping[str, Array]],
     *,
-    seed: int = 0,
     free_bytes: int | None = None,
-    opened: Profiled | None = None,
 ) -> str:
     """Compare, and return one sentence on what was compared and how.
 
     Args:
         make_feeds: makes inputs; called only for a run.
-        opened: a session of the file, with the same seed, that may be run in place of a new one.
         free_bytes: memory that a run may take; None for all that the system has free.
 
     Raises:
@@ -115,8 +116,8 @@ def same_numbers(
         feeds = make_feeds()
         graph = ModelInMemory(data=_in_order(subject), folder=subject.path.parent)
         file = ModelInMemory(data=subject.path.read_bytes(), folder=subject.path.parent)
-        ours = _run(subject, graph, feeds, "disabled", seed, order="priority")
-        theirs = _run(subject, file, feeds, subject.level, seed, opened=opened)
+        ours = _run(subject, graph, feeds, "disabled", order="priority")
+        theirs = _run(subject, file, feeds, subject.level)
     except (ModelError, UsageError, EncodeError, ValueError, OSError) as error:
         return _unrun(subject, f"it could not be run here ({str(error).splitlines()[0]})")
     drawn = drawn_outputs(subject.graph)
@@ -139,7 +140,7 @@ def same_numbers(
     )
     if drawn:
         said += "; the others depend on random numbers without a seed and were not compared"
-    return said + _without_optimizations(subject, file, feeds, ours, seed)
+    return said + _without_optimizations(subject, file, feeds, ours)
 
 
 def _without_optimizations(
@@ -147,7 +148,6 @@ def _without_optimizations(
     file: ModelInMemory,
     feeds: Mapping[str, Array],
     ours: Mapping[str, Array],
-    seed: int,
 ) -> str:
     """Compare the graph with the file without any optimization; return the rest of a sentence.
 
@@ -157,7 +157,7 @@ def _without_optimizations(
         return ""
     random = drawn_outputs(subject.graph, SHARED_GENERATOR)
     try:
-        plain = _run(subject, file, feeds, "disabled", seed)
+        plain = _run(subject, file, feeds, "disabled")
     except ModelError:
         return "; without optimizations the file does not run here"
     names = [n for n in plain if n not in random]
@@ -189,25 +189,20 @@ def _run(
     model: ModelInMemory,
     feeds: Mapping[str, Array],
     level: Level,
-    seed: int,
     *,
     order: Order = "default",
-    opened: Profiled | None = None,
 ) -> dict[str, Array]:
-    """Return the outputs of one run, and the inputs that it wrote over.
-
-    The run is that of `opened` where its options are those of the new session.
-    """
+    """Return the outputs of one run, and the inputs that it wrote over."""
     racing = any(op.effect is Effect.ANY_ORDER for op in subject.graph.operations)
     threads = 1 if racing else default_threads()
     written = written_inputs(subject.graph)
     own = with_own(feeds, written)
-    if opened is not None and opened.opening == Opening(level=level, order=order, threads=threads):
+    opening, opened = Opening(level=level, order=order, threads=threads), subject.opened
+    if opened is not None and opened.opening == opening:
         results = opened.run(own, time_limit_s=_TIME_LIMIT_S)
     else:
-        results = model.run(
-            own, level=level, order=order, threads=threads, seed=seed, time_limit_s=_TIME_LIMIT_S
-        )
+        options = {"level": level, "order": order, "threads": threads, "seed": subject.seed}
+        results = model.run(own, **options, time_limit_s=_TIME_LIMIT_S)
     copies = {name: np.array(array) for name, array in results.items()}
     return {**copies, **as_left(own, written, list(results))}
 
