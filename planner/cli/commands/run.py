@@ -109,15 +109,11 @@ class Plans:
         if self.pool is not None:
             parse_bytes(self.pool, what="--pool")
         check_time_limit(self.time_limit)
-        for path in self.plan or ():
-            check_input(path, what="plan")
-
-        from planner.pipeline.record.assemble import read_plan
         from planner.running.opening import Wanted
 
         return Wanted(
             budget=self.budget,
-            plans={read_plan(path).model_sha256: path for path in self.plan or ()},
+            plans=_by_model(self.plan) if self.plan else {},
             device=self.device,
             dims=dims,
             verify=not self.no_verify,
@@ -127,6 +123,16 @@ class Plans:
             pool=self.pool,
             disk=self.disk,
         )
+
+
+def _by_model(plans: list[Path]) -> dict[str, Path]:
+    """Plan files by the digest of the model that each belongs to."""
+    for path in plans:
+        check_input(path, what="plan")
+
+    from planner.pipeline.record.assemble import read_plan  # with all of the pipeline: a second
+
+    return {read_plan(path).model_sha256: path for path in plans}
 
 
 @o.asks("run", limited=False)
