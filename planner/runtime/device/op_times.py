@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper
+
+if TYPE_CHECKING:
+    import onnx  # each process on a device imports this module, and few build a model
+
+_Node = tuple[str, list[str], list[str], str]
 
 SHORT, LONG = 64, 512
 """Nodes of two chains: the difference of their steps is that of their nodes."""
@@ -63,27 +66,24 @@ def kernel_us(event_us: Mapping[str, float], chain_us: float, issue_us: float) -
 
 def chain(nodes: int) -> onnx.ModelProto:
     """Build a chain of `nodes` additions to one number, each reading the previous sum."""
-    made = [
-        helper.make_node("Add", [f"v{i}" if i else "x", "x"], [f"v{i + 1}"], f"add{i}")
-        for i in range(nodes)
-    ]
+    made = [("Add", [f"v{i}" if i else "x", "x"], [f"v{i + 1}"], f"add{i}") for i in range(nodes)]
     return _model(made, {"x": 1}, f"v{nodes}")
 
 
 def copied(size_bytes: int, *, back: bool) -> onnx.ModelProto:
     """Build a model that copies an input on the device to the host and, with `back`, back."""
-    nodes = [helper.make_node("MemcpyToHost", ["x"], ["host"], "out")]
+    nodes = [("MemcpyToHost", ["x"], ["host"], "out")]
     if back:
-        nodes.append(helper.make_node("MemcpyFromHost", ["host"], ["device"], "in"))
-    nodes.append(helper.make_node("Size", ["device" if back else "host"], ["size"], "size"))
+        nodes.append(("MemcpyFromHost", ["host"], ["device"], "in"))
+    nodes.append(("Size", ["device" if back else "host"], ["size"], "size"))
     return _model(nodes, {"x": size_bytes // 4}, "size")
 
 
 def fed(size_bytes: int) -> onnx.ModelProto:
     """Build a model that copies an input on the host to the device."""
     nodes = [
-        helper.make_node("MemcpyFromHost", ["x"], ["device"], "in"),
-        helper.make_node("Size", ["device"], ["size"], "size"),
+        ("MemcpyFromHost", ["x"], ["device"], "in"),
+        ("Size", ["device"], ["size"], "size"),
     ]
     return _model(nodes, {"x": size_bytes // 4}, "size")
 
@@ -132,11 +132,13 @@ def floats(model: onnx.ModelProto) -> dict[str, npt.NDArray[Any]]:
     return {"x": np.ones(size, np.float32)}
 
 
-def _model(nodes: list[onnx.NodeProto], inputs: Mapping[str, int], output: str) -> onnx.ModelProto:
+def _model(nodes: list[_Node], inputs: Mapping[str, int], output: str) -> onnx.ModelProto:
+    from onnx import TensorProto, helper
+
     kind = TensorProto.INT64 if output == "size" else TensorProto.FLOAT
     shape = [] if output == "size" else [1]
     graph = helper.make_graph(
-        nodes,
+        [helper.make_node(*node) for node in nodes],
         "times",
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, [s]) for n, s in inputs.items()],
         [helper.make_tensor_value_info(output, kind, shape)],

@@ -130,7 +130,7 @@ def test_names_are_unique_and_types_and_shapes_are_the_values() -> None:
     assert not copies(model)  # the model itself is left alone
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(1, 14), halves=st.booleans())
 def test_every_read_is_on_its_side_and_nothing_else_changes(
     seed: int, nodes: int, halves: bool

@@ -142,7 +142,7 @@ _RANGES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(
     ranges=_RANGES,
     fed=st.lists(st.sampled_from([1, 100, 700]), max_size=3),

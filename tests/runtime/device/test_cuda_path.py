@@ -38,9 +38,7 @@ from planner.targets import HOST, Target
 from planner.targets.cuda import CUDA
 from planner.targets.cuda.backend import Cuda
 
-MLP, GPT = (
-    Path(__file__).parents[3] / "models" / "zoo" / f"{n}.onnx" for n in ("mlp_adamw", "gpt")
-)
+MLP = Path(__file__).parents[3] / "models" / "zoo" / "mlp_adamw.onnx"
 STAND_IN = replace(CUDA, provider=HOST.provider)
 MIB = 2**20
 
@@ -87,22 +85,22 @@ def test_a_plan_is_timed_capped_and_verified(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     output = tmp_path / "planned.onnx"
     result = planner.optimize(
-        GPT,
+        MLP,
         budget="60%",
         output=output,
         device="cuda",
         calibrate=True,
-        time_limit_s=5.0,
+        time_limit_s=30.0,  # its search ends long before; measuring times counts on a busy machine
         verify=False,
     )
     assert result.plan.cost_source.startswith("measured")
     original = Side(
-        path=GPT,
+        path=MLP,
         graph=result.before.graph,
         order=result.before.timeline.order,
         level="extended",
     )
-    inputs, source = make_inputs(GPT, 0, {}, None)
+    inputs, source = make_inputs(MLP, 0, {}, None)
     check = DeviceJob(
         target=CUDA,
         original=original,
@@ -153,7 +151,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> planner.OptimizeResult:
     """A plan for CUDA without one, by the provider's list of kernels."""
     output = tmp_path_factory.mktemp("planned") / "mlp.onnx"
     return planner.optimize(
-        MLP, budget="60%", output=output, device="cuda", time_limit_s=5.0, verify=False
+        MLP, budget="60%", output=output, device="cuda", time_limit_s=1.0, verify=False
     )
 
 
