@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import planner
 from planner.cli.main import main
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -19,9 +20,15 @@ def plans(tmp_path_factory) -> dict[str, str]:
     found = {}
     for budget in ("95%", "80%"):
         found[budget] = str(folder / f"{budget}.json")
-        options = ["--budget", budget, "--swap", "none", "--time-limit", "2", "--no-verify", "-q"]
-        files = ["-o", str(folder / f"{budget}.onnx"), "--plan", found[budget]]
-        assert main(["optimize", str(ZOO / "mlp_adamw.onnx"), *options, *files]) == 0
+        planner.optimize(
+            ZOO / "mlp_adamw.onnx",
+            budget=budget,
+            swap="none",
+            time_limit_s=1.0,
+            verify=False,
+            output=folder / f"{budget}.onnx",
+            plan_path=found[budget],
+        )
     return found
 
 

@@ -62,11 +62,11 @@ def test_the_best_plan_is_the_one_that_adds_least_until_it_is_another_problem():
 
 def test_what_the_search_says_is_understood(tmp_path):
     path = tmp_path / "problem.json"
-    assert main(["problem", str(ZOO / "resnet18.onnx"), "-o", str(path), "-q"]) == 0
+    assert main(["problem", str(ZOO / "gpt.onnx"), "-o", str(path), "-q"]) == 0
     problem = read_problem(path)
     problem = replace(problem, capacity_bytes=int(0.75 * peak_of(problem, range(len(problem.ops)))))
     stages = Stages()
-    solved = solve(problem, SearchSettings(limit_s=5, seed=0, workers=1), progress=stages.note)
+    solved = solve(problem, SearchSettings(limit_s=2, seed=0, workers=1), progress=stages.note)
     assert solved.candidate is not None
     added = solved.candidate.replay.time_us / problem.base_duration_us - 1
     assert stages.best == f"{100 * added:.2f}%"
