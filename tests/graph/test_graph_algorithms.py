@@ -102,14 +102,14 @@ def graph_with(parents: Sequence[Sequence[int]], hoisted: Sequence[bool]) -> Tra
     return TrainingGraph(name="g", operations=operations, tensors=tensors, inputs=(), outputs=())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(parents=networks(), data=st.data())
 def test_the_reverse_search_is_that_with_a_stack(parents, data):
     index = data.draw(st.permutations(range(len(parents))))
     assert reverse_dfs_order(parents, index) == reverse_search(parents, index)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(parents=networks(), data=st.data())
 def test_the_order_by_priority_is_that_with_a_heap(parents, data):
     hoisted = [data.draw(st.booleans()) for _ in parents]

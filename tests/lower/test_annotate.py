@@ -19,7 +19,6 @@ CASES = [
     ("mlp_adamw", "75%", "none", "default", None),
     ("mlp_adamw", "80%", "auto", "priority", None),
     ("gpt", "70%", "auto", "default", 10),
-    ("resnet18", "65%", "none", "default", None),
 ]
 
 

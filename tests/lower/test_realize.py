@@ -44,7 +44,7 @@ def executed(
     return [v for v in order if v < len(parents)], list(plan.anchors)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(sequences())
 def test_any_sequence_is_realized(parents):
     order, _ = executed(parents)
@@ -59,7 +59,7 @@ def network(parents: list[list[int]]) -> nx.DiGraph:
     return net
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(sequences())
 def test_late_steps_come_first_as_far_as_dependencies_allow(parents):
     net = network(parents)
@@ -73,7 +73,7 @@ def _late_first(parents: list[list[int]], has_reader: list[bool]) -> list[int]:
     return _first(parents, has_reader, [-step for step in range(len(parents))])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(sequences(), st.randoms(use_true_random=False))
 def test_a_file_order_to_begin_from_needs_no_more_anchors(parents, random):
     rank = random.sample(range(len(parents)), len(parents))
@@ -82,7 +82,7 @@ def test_a_file_order_to_begin_from_needs_no_more_anchors(parents, random):
     assert len(anchors) <= len(executed(parents)[1])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(sequences())
 def test_the_runtimes_own_order_needs_no_anchor(parents):
     own = reverse_dfs_order(parents, range(len(parents)))
@@ -93,7 +93,7 @@ def test_the_runtimes_own_order_needs_no_anchor(parents):
     assert not anchors
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(sequences(), st.data())
 def test_what_rides_runs_somewhere_and_all_else_as_wanted(parents, data):
     may_ride = data.draw(st.lists(st.booleans(), min_size=len(parents), max_size=len(parents)))
@@ -117,7 +117,7 @@ def test_what_rides_runs_somewhere_and_all_else_as_wanted(parents, data):
     assert [v for v in order if v in carriers] == list(bound.carriers)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(sequences(), st.data())
 def test_edges_are_added_unless_they_close_a_cycle(parents, data):
     net = network(parents)
@@ -138,7 +138,7 @@ def test_edges_are_added_unless_they_close_a_cycle(parents, data):
         assert all(place[a] < place[b] for a, b in net.edges)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sequences())
 def test_a_step_needs_itself_and_its_ancestors(parents):
     net = network(parents)
@@ -166,7 +166,7 @@ def test_a_step_that_reads_a_later_one_is_refused():
         realize([[1], []])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(sequences(), st.data())
 def test_anchors_stand_only_where_they_may(parents, data):
     may = [data.draw(st.booleans()) for _ in parents]
@@ -185,7 +185,7 @@ def test_an_anchor_that_may_not_stand_is_an_error_that_names_the_step():
     assert caught.value.step in (0, 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(sequences(), st.data())
 def test_a_search_that_goes_on_is_one_from_the_start(parents, data):
     has_reader = [any(v in ps for ps in parents) for v in range(len(parents))]

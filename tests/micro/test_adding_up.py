@@ -148,7 +148,7 @@ def _random_step(draw: st.DrawFn, path: Path) -> Path:
     return g.save(path)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_totals_of_random_networks_add_up(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -35,7 +35,7 @@ def test_rules_say_what_runs_show(loss: str, dropout: bool, tmp_path: Path) -> N
         assert dict(told(found).of) == dict(found.kinds.of)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_rules_never_contradict_runs(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

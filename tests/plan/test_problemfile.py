@@ -28,7 +28,7 @@ amounts = st.floats(0, 1e15) | st.integers(0, 1 << 49)
 bandwidths = st.just(0.0) | st.floats(1, 1e300)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problem=problems(), data=st.data())
 def test_a_problem_is_read_back_as_it_was_written(problem: Problem, data: st.DataObject):
     problem = replace(
@@ -144,7 +144,7 @@ def test_an_inconsistent_problem_is_not_written(pair: dict[str, Any]):
         problem_to_json(bad)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problem=problems())
 def test_consistent_problems_pass(problem: Problem):
     check_problem(problem, where="it")

@@ -21,7 +21,7 @@ from planner.simulate.simulate import InvalidScheduleError, simulate
 from tests.graphs import base_actions, decisions_for, problems
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_bytes_and_time_are_the_simulators(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
@@ -54,7 +54,7 @@ def is_valid(problem: Problem, actions: list[Action]) -> bool:
     return True
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_first_runs_out_of_base_order_are_put_there(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))

@@ -220,7 +220,7 @@ def live_by_scanning(problem: Problem, plan: list[Action]) -> list[int]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_live_bytes_equal_those_of_a_scan(data, problem):
     plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
@@ -228,7 +228,7 @@ def test_live_bytes_equal_those_of_a_scan(data, problem):
     assert replay.live_bytes.tolist() == live_by_scanning(problem, plan)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_times_and_copied_bytes_are_sums_over_the_actions(data, problem):
     plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))

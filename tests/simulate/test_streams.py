@@ -139,7 +139,7 @@ def usage(problem: Problem, steps: list[Action], replay: Replay) -> list[tuple[f
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_memory_in_use_never_exceeds_the_capacity_nor_an_engine_its_order(data, problem):
     problem = replace(problem, overlap=True)
@@ -163,7 +163,7 @@ def test_memory_in_use_never_exceeds_the_capacity_nor_an_engine_its_order(data, 
             made[t] = at
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_overlap_is_never_slower_than_one_stream_nor_faster_than_an_engine(data, problem):
     steps = Decoder(problem).schedule(data.draw(decisions_for(problem)))

@@ -24,7 +24,7 @@ RUN, OUT, IN, DONE = (
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_a_schedule_with_waits_holds_no_more_and_takes_no_longer(data, problem):
     problem = replace(problem, overlap=True)
