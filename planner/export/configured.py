@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,14 @@ def name_of(source: str) -> str:
     return (path.resolve().parent.name if path.suffix == ".json" else path.name) or "model"
 
 
+def _transformers() -> Any:
+    """Import transformers. A type checker that saw the statement would read all of its models."""
+    return import_module("transformers")
+
+
 def _configuration(source: str) -> Any:
     try:
-        import transformers
+        transformers = _transformers()
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{HUB}{source} needs transformers: pip install 'onnx-planner[torch]' transformers"
@@ -112,8 +118,7 @@ def _configuration(source: str) -> Any:
 
 def _class(config: Any, source: str) -> Any:
     """Find the model's class: the configuration's own, or the first that trains such a model."""
-    import transformers
-
+    transformers = _transformers()
     tasks = _OF_TWO_PARTS if config.is_encoder_decoder else _TASKS
     names = [*(config.architectures or ())]
     found = [getattr(transformers, name, None) for name in names] or [
