@@ -234,7 +234,13 @@ def _cluster(address: str) -> Iterator[Callable[..., Any]]:
         raise UsageError('--ray needs Ray: pip install "onnx-planner[ray]"') from None
     was_connected = ray.is_initialized()
     try:
-        ray.init(address=address, log_to_driver=False, ignore_reinit_error=True)
+        # a cluster of this process alone needs no page of its own
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            ignore_reinit_error=True,
+            include_dashboard=False,
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"--ray {address}: no such cluster ({first})") from None
