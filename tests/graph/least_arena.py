@@ -22,51 +22,52 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.processes.children import end_with_parent, run_child
-from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.options import NEXT_POWER_OF_TWO, session_options, use_registered_arena
 from planner.runtime.profile import create_session
 
 _REFUSED = "smaller than requested bytes"
 Feeds = Mapping[str, npt.NDArray[Any]]
+Sized = tuple[Path, Feeds]
+"""A model file and its inputs."""
 
 
 def least_arenas(
-    models: Sequence[tuple[Path, Feeds]],
-    *,
-    most_bytes: int,
-    granularity_bytes: int = ROUNDING,
-    level: str = "disabled",
-    timeout_s: float = 600.0,
+    models: Sequence[Sized], guesses: Sequence[int], *, most_bytes: int, granularity_bytes: int
 ) -> tuple[int, ...]:
     """Bytes of the least arena of each model; one thread, no reuse, no memory pattern.
 
     Args:
-        models: a model file and its inputs, each.
+        guesses: bytes near which each model's answer may be, to be looked at first.
         most_bytes: the largest cap to try; no arena may need more.
         granularity_bytes: a multiple of 256, which the arena rounds to.
-        level: graph optimization level.
 
     Raises:
         ModelError: a model does not run within `most_bytes`, with ONNX Runtime's reason.
     """
+    shared = {"most_bytes": most_bytes, "granularity_bytes": granularity_bytes}
+    return _answers(models, [{**shared, "guess": guess} for guess in guesses])
+
+
+def fit_arenas(models: Sequence[Sized], caps: Sequence[int]) -> tuple[bool, ...]:
+    """Tell of each model whether it runs in an arena of its cap's bytes, as in `least_arenas`.
+
+    Raises:
+        ModelError: a model does not run for another reason.
+    """
+    return _answers(models, [{"cap": cap} for cap in caps])
+
+
+def _answers(models: Sequence[Sized], questions: Sequence[Mapping[str, int]]) -> tuple[Any, ...]:
+    """Have a process answer a question about each model."""
     with temporary_folder() as folder:
         requests = []
         for number, (model, feeds) in enumerate(models):
             np.savez(folder / f"{number}.npz", *feeds.values())
-            requests.append(
-                {
-                    "model": str(Path(model).resolve()),
-                    "inputs": f"{number}.npz",
-                    "names": list(feeds),
-                    "most_bytes": most_bytes,
-                    "granularity_bytes": granularity_bytes,
-                    "level": level,
-                }
-            )
+            about = {"model": str(Path(model).resolve()), "inputs": f"{number}.npz"}
+            requests.append({**about, "names": list(feeds), **questions[number]})
         path = folder / "request.json"
         path.write_text(json.dumps(requests))
-        command = [sys.executable, "-P", __file__, str(path)]
-        done = run_child(command, timeout_s=timeout_s)
+        done = run_child([sys.executable, "-P", __file__, str(path)], timeout_s=600.0)
     if done.returncode:
         tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise ModelError(f"the least arena cannot be measured: {tail}")
@@ -78,7 +79,7 @@ def least_arenas(
 
 
 def main(request_path: str) -> None:
-    """Answer a list: bytes, or why there is none."""
+    """Answer a list: bytes, whether a model fits, or why there is no answer."""
     end_with_parent()
     import onnxruntime  # noqa: F401  # before any fork: it takes longer than a run
 
@@ -88,26 +89,36 @@ def main(request_path: str) -> None:
         with np.load(folder / request["inputs"]) as data:
             arrays = [data[f"arr_{i}"] for i in range(len(request["names"]))]
         feeds = dict(zip(request["names"], arrays, strict=True))
-        answers.append(_bisect(Path(request["model"]), feeds, request))
+        how = _bisect if "guess" in request else _fits
+        answers.append(how(Path(request["model"]), feeds, request))
     print(json.dumps(answers))
+
+
+def _fits(model: Path, feeds: Feeds, request: Mapping[str, Any]) -> bool | str:
+    message = _tried(model, feeds, int(request["cap"]))
+    return message if message and _REFUSED not in message else not message
 
 
 def _bisect(model: Path, feeds: Feeds, request: Mapping[str, Any]) -> int | str:
     step = int(request["granularity_bytes"])
     low, high = 0, -(-int(request["most_bytes"]) // step) * step
-    message = _tried(model, feeds, high, request["level"])
+    message = _tried(model, feeds, high)
     if message:
         return message
+    guess = int(request["guess"]) // step * step
+    near = [guess - 2 * step, guess + 2 * step]
     while high - low > step:
-        middle = (low + high) // 2 // step * step
-        message = _tried(model, feeds, middle, request["level"])
+        middle = near.pop() if near else (low + high) // 2 // step * step
+        if not low < middle < high:
+            continue
+        message = _tried(model, feeds, middle)
         if message and _REFUSED not in message:
             return message
         low, high = (middle, high) if message else (low, middle)
     return high
 
 
-def _tried(model: Path, feeds: Feeds, cap: int, level: str) -> str:
+def _tried(model: Path, feeds: Feeds, cap: int) -> str:
     """Run in a child; "" where it ran, else the reason."""
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -115,7 +126,7 @@ def _tried(model: Path, feeds: Feeds, cap: int, level: str) -> str:
     if child == 0:
         end_with_parent(parent)
         os.close(reader)
-        message = _run(model, feeds, cap, level)
+        message = _run(model, feeds, cap)
         os.write(writer, message.encode()[-4000:])
         os._exit(0)
     os.close(writer)
@@ -125,9 +136,9 @@ def _tried(model: Path, feeds: Feeds, cap: int, level: str) -> str:
     return f"the process ended with status {status}" if status else message
 
 
-def _run(model: Path, feeds: Feeds, cap: int, level: str) -> str:
+def _run(model: Path, feeds: Feeds, cap: int) -> str:
     try:
-        options = session_options(level=level, threads=1)  # type: ignore[arg-type]
+        options = session_options(level="disabled", threads=1)
         options.enable_mem_pattern = False
         options.enable_mem_reuse = False
         options.add_session_config_entry("session.disable_prepacking", "1")

@@ -14,7 +14,7 @@ Where a build records no memory, the least arena of each of these models says th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ import onnx_ir as ir
 
 from planner.files.temporary import temporary_folder
 from planner.runtime.memory.arena import RESERVED_LIMIT
-from planner.runtime.memory.bfc import round_up
+from planner.runtime.memory.bfc import ROUNDING, round_up
 from planner.runtime.options import session_options
 from planner.runtime.profile import NodeEvent, create_session, read_profile, run_session
-from tests.graph.least_arena import least_arenas
+from tests.graph.least_arena import Sized, fit_arenas, least_arenas
 
 Array = npt.NDArray[Any]
 _COARSE_BYTES = 2048  # enough to tell whether a buffer of several KiB is there
@@ -114,30 +114,48 @@ def measure_under_caps(cases: Sequence[Case]) -> list[Measured]:
     Raises:
         ModelError: no kernel, by the operator's name.
     """
+    results = [_run(case, None, keep=False)[1] for case in cases]
+    largest = max(sum(r.nbytes for r in found) for found in results)
+    largest += max(sum(a.nbytes for a in c.inputs if a is not None) for c in cases)
     with temporary_folder() as folder:
-        models: list[tuple[Path, dict[str, Array]]] = []
-        results = [_run(case, None, keep=False)[1] for case in cases]
-        keys: list[tuple[int, int | None, bool]] = []
-        for number, case in enumerate(cases):
-            keys += [(number, None, False), (number, None, True)]
-            for index in _candidates(case, results[number]):
-                keys += [(number, index, False), (number, index, True)]
-        exact = len(cases)
-        keys.sort(key=lambda key: key[1:] != (None, False))
-        for number, index, keep in keys:
-            model, feeds = _model(cases[number], index, keep=keep)
-            path = folder / f"{len(models)}.onnx"
-            ir.save(model, path)
-            models.append((path, feeds))
-        largest = max(sum(r.nbytes for r in found) for found in results)
-        largest += max(sum(a.nbytes for a in c.inputs if a is not None) for c in cases)
-        most = 4 * largest
-        arenas = [
-            *least_arenas(models[:exact], most_bytes=most),
-            *least_arenas(models[exact:], most_bytes=most, granularity_bytes=_COARSE_BYTES),
+
+        def least(*, keep: bool, granularity_bytes: int) -> tuple[int, ...]:
+            return least_arenas(
+                [_saved(folder, case, None, keep=keep) for case in cases],
+                most_bytes=4 * largest,
+                guesses=[sum(round_up(r.nbytes) for r in found) for found in results],
+                granularity_bytes=granularity_bytes,
+            )
+
+        alone = least(keep=False, granularity_bytes=ROUNDING)
+        base = least(keep=True, granularity_bytes=_COARSE_BYTES)
+        keys = [
+            (number, index, keep)
+            for number, case in enumerate(cases)
+            for index in _candidates(case, results[number])
+            for keep in (False, True)
         ]
-        found = dict(zip(keys, arenas, strict=True))
-    return [_from_caps(n, case, results[n], found) for n, case in enumerate(cases)]
+        caps = [base[n] + _array(cases[n], index).nbytes // 2 for n, index, _ in keys]
+        models = [_saved(folder, cases[n], index, keep=keep) for n, index, keep in keys]
+        shares = dict(zip(keys, fit_arenas(models, caps), strict=True))
+    return [
+        _from_caps(case, results[n], alone[n], base[n], lambda *key, n=n: shares[n, *key])
+        for n, case in enumerate(cases)
+    ]
+
+
+def _saved(folder: Path, case: Case, produced: int | None, *, keep: bool) -> Sized:
+    """Save a case's model under a name of its own; return it with its feeds."""
+    model, feeds = _model(case, produced, keep=keep)
+    path = folder / f"{sum(1 for _ in folder.iterdir())}.onnx"
+    ir.save(model, path)
+    return path, feeds
+
+
+def _array(case: Case, index: int) -> Array:
+    array = case.inputs[index]
+    assert array is not None
+    return array
 
 
 def _candidates(case: Case, results: Sequence[Array]) -> list[int]:
@@ -155,21 +173,27 @@ def _candidates(case: Case, results: Sequence[Array]) -> list[int]:
 
 
 def _from_caps(
-    number: int,
     case: Case,
     results: Sequence[Array],
-    least: Mapping[tuple[int, int | None, bool], int],
+    alone: int,
+    base: int,
+    shares: Callable[[int, bool], bool],
 ) -> Measured:
-    base = least[number, None, True]
+    """Make one case's answer.
+
+    Args:
+        alone: the least arena of the operator between feeds and graph outputs.
+        base: the least arena where its outputs are no graph outputs.
+        shares: whether an output takes an input's buffer; whether where the input has a later reader.
+    """
     views, inplace, not_inplace = [], [], []
     for index in _candidates(case, results):
-        source = case.inputs[index]
-        assert source is not None
+        source = _array(case, index)
         targets = [k for k, r in enumerate(results) if r.nbytes == source.nbytes]
         # counts of elements take a few hundred bytes too
-        if least[number, index, True] - base < source.nbytes // 2:
+        if shares(index, True):
             views.append((index, targets[0]))
-        elif least[number, index, False] - base < source.nbytes // 2:
+        elif shares(index, False):
             inplace.append((index, targets[0]))
         else:
             not_inplace.extend((index, k) for k in targets if results[k].shape == source.shape)
@@ -181,8 +205,8 @@ def _from_caps(
         inplace=tuple(inplace),
         not_inplace=tuple(not_inplace),
         output_bytes=sum(r.nbytes for r in results),
-        workspace_bytes=max(0, least[number, None, False] - own - sum(kept)),
-        aliased_bytes=max(0, least[number, None, False] - base),
+        workspace_bytes=max(0, alone - own - sum(kept)),
+        aliased_bytes=max(0, alone - base),
     )
 
 
