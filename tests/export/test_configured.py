@@ -21,9 +21,9 @@ from planner.errors import UsageError
 from planner.export.configured import configured_step, name_of
 from planner.export.training import ExportedGraph, export_training_graph
 
-SMALL = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+SMALL = dict(vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
 TEXT = {
-    "gpt2": dict(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=2, pad_token_id=0),
+    "gpt2": dict(vocab_size=50, n_positions=16, n_embd=32, n_layer=1, n_head=2, pad_token_id=0),
     "llama": SMALL | dict(intermediate_size=64, max_position_embeddings=16, num_key_value_heads=1),
     "bert": SMALL | dict(intermediate_size=64, max_position_embeddings=16),
     "t5": dict(vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2),
@@ -42,7 +42,7 @@ def saved(folder: Path, kind: str, options: dict[str, Any], *classes: str) -> st
     return str(folder / "config.json")
 
 
-@pytest.mark.parametrize("kind", TEXT)
+@pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_a_configuration_takes_the_bytes_of_the_module(folder: Path, kind: str) -> None:
     source = saved(folder, kind, TEXT[kind])
     step = configured_step(source, {"batch": 4, "seq": 8})
