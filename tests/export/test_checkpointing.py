@@ -82,7 +82,7 @@ def test_transformers(reentrant: bool) -> None:
         vocab_size=50,
         n_positions=16,
         n_embd=16,
-        n_layer=2,
+        n_layer=1,
         n_head=2,
         resid_pdrop=0,
         embd_pdrop=0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.nets import GPT
-from models.recipes import language_loss
 from planner import optimize
 from planner.export.inputs import draw_inputs
 from planner.export.training import ExportedGraph, export_training_graph
@@ -26,15 +23,12 @@ from planner.results import OptimizeResult
 from planner.results.verification import MemoryCheck
 
 
-def mlp(batch: int, dropout: float = 0.0) -> ExportedGraph:
+def mlp(batch: int) -> ExportedGraph:
     layers: list[nn.Module] = [nn.Linear(32, 64)]
     for _ in range(4):
-        layers += [nn.GELU(), *([nn.Dropout(dropout)] if dropout else []), nn.Linear(64, 64)]
+        layers += [nn.GELU(), nn.Dropout(0.2), nn.Linear(64, 64)]
     inputs, targets = {"input": torch.randn(batch, 32)}, {"labels": torch.arange(batch) % 64}
-    module = nn.Sequential(*layers)
-    return export_training_graph(
-        module, inputs, F.cross_entropy, targets=targets, dynamic_batch=not dropout
-    )
+    return export_training_graph(nn.Sequential(*layers), inputs, F.cross_entropy, targets=targets)
 
 
 def cnn(batch: int) -> ExportedGraph:
@@ -47,22 +41,6 @@ def cnn(batch: int) -> ExportedGraph:
     return export_training_graph(
         module, inputs, F.cross_entropy, targets=targets, dynamic_batch=True
     )
-
-
-def gpt(batch: int) -> ExportedGraph:
-    module = GPT(vocabulary=50, positions=16, width=32, heads=2, layers=1)
-    tokens = torch.arange(batch * 16).reshape(batch, 16) % 50
-    return export_training_graph(
-        module, (tokens,), language_loss, targets={"targets": tokens + 0}, dynamic_batch=True
-    )
-
-
-CASES: dict[str, tuple[Callable[[int], ExportedGraph], int, str]] = {
-    "mlp": (mlp, 256, "75%"),
-    "cnn": (cnn, 16, "75%"),
-    "gpt": (gpt, 16, "70%"),
-}
-"""Maker, batch of the plan, budget."""
 
 
 def outputs(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -83,19 +61,19 @@ def recommended(result: OptimizeResult) -> list[MemoryCheck]:
     return [check for check in result.verification.memory if check.options == "recommended"]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_plan_for_one_batch_runs_at_others(name: str, tmp_path: Path) -> None:
-    make, batch, budget = CASES[name]
-    graph, path, planned = make(batch), tmp_path / "m.onnx", tmp_path / "planned.onnx"
+def test_plan_for_one_batch_runs_at_others(tmp_path: Path) -> None:
+    """A GPT's is in `test_dynamic`, by two dimensions."""
+    batch = 16
+    graph, path, planned = cnn(batch), tmp_path / "m.onnx", tmp_path / "planned.onnx"
     graph.save(path, sidecar=True)
     result = optimize(
         path,
-        budget=budget,
+        budget="75%",
         budget_of="live",
         output=planned,
         dims={"batch": batch},
         swap="none",
-        time_limit_s=2,
+        time_limit_s=1,
     )
     assert f"sizes, plan and budget hold for batch = {batch}" in result.plan.assumptions
     checks = recommended(result)
@@ -114,10 +92,10 @@ def test_plan_for_one_batch_runs_at_others(name: str, tmp_path: Path) -> None:
 
 def test_dropout_is_kept_while_the_rest_is_recomputed(tmp_path: Path) -> None:
     """Its random state advances with each run of a session, so first runs are compared."""
-    graph, path, planned = mlp(256, dropout=0.2), tmp_path / "m.onnx", tmp_path / "planned.onnx"
+    graph, path, planned = mlp(256), tmp_path / "m.onnx", tmp_path / "planned.onnx"
     graph.save(path, sidecar=True)
     result = optimize(
-        path, budget="55%", budget_of="live", output=planned, swap="none", time_limit_s=2
+        path, budget="55%", budget_of="live", output=planned, swap="none", time_limit_s=1
     )
     assert result.verification is not None and result.verification.passed
     before, after = onnx.load(path).graph.node, onnx.load(planned).graph.node

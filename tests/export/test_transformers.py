@@ -62,7 +62,7 @@ def gpt2(batch: int) -> Step:
         vocab_size=50,
         n_positions=16,
         n_embd=32,
-        n_layer=2,
+        n_layer=1,
         n_head=2,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
@@ -153,8 +153,9 @@ def test_symbolic_batch_takes_another_batch(name: str) -> None:
     check_gradients(module, others, results(graph, module, others))
 
 
-@pytest.mark.parametrize("dynamic_batch", [False, True])
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    ("name", "dynamic_batch"), [("bert", True), ("gpt2", False), ("vit", True)]
+)
 def test_without_weights_the_graph_is_the_same(name: str, dynamic_batch: bool) -> None:
     """BERT takes the way through `torch.export`, since it looks at its mask."""
     module, inputs = MAKERS[name](3)
@@ -178,7 +179,7 @@ def test_dropout_is_drawn_and_its_masks_are_tensors() -> None:
     module = type(module)(config)
     graph = export_training_graph(module, inputs)
     drops = [node for node in graph.model.graph.node if node.op_type == "Dropout"]
-    assert len(drops) == 1 + 2 * 3
+    assert len(drops) == 1 + 3
     read = {name for node in graph.model.graph.node for name in node.input}
     assert all(node.output[1] in read for node in drops)
     onnx.checker.check_model(graph.model, full_check=True)
