@@ -44,6 +44,7 @@ _UNSET = -1
 """Torchlib's value of an omitted type argument."""
 
 
+@cache
 def knows(target: torch._ops.OpOverload) -> bool:
     """Tell whether torchlib translates an operator."""
     return any(not found.is_complex for found in _registry().get_decomps(target))

@@ -75,6 +75,7 @@ class _Rewriting:
         self.graph = fx.Graph()
         inputs = (node.meta.get("val") for node in self.owner.graph.find_nodes(op="placeholder"))
         self.mode = next(held.fake_mode for held in inputs if isinstance(held, FakeTensor))
+        self.decompositions = decompositions()
         self.made: dict[fx.Node, Made] = {}
         self.fed: dict[fx.Node, fx.Node] = {}
         self.merged: dict[fx.Node, fx.Node] = {}
@@ -172,7 +173,7 @@ class _Rewriting:
     ) -> Any:
         """Append the operators that `compute` runs on operands."""
         values = [self.value(operand) for operand in operands]
-        part = make_fx(compute, decomposition_table=decompositions())(*values)
+        part = make_fx(compute, decomposition_table=self.decompositions)(*values)
         part.graph.eliminate_dead_code()
         known: dict[fx.Node, Any] = dict(
             zip(part.graph.find_nodes(op="placeholder"), operands, strict=True)
