@@ -270,7 +270,7 @@ def test_three_steps_are_pytorchs_and_the_plan_keeps_their_bits(
         budget="90%",
         budget_of="live",
         output=tmp_path / "planned.onnx",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
     )
     bits = result.verification and result.verification.default_bits
     assert bits and bits.compared and not bits.differ

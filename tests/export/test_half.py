@@ -55,7 +55,7 @@ def cnn() -> Step:
 
 
 def gpt() -> Step:
-    module = GPT(vocabulary=50, positions=16, width=32, heads=2, layers=2)
+    module = GPT(vocabulary=50, positions=16, width=32, heads=2, layers=1)
     tokens = torch.arange(64).reshape(4, 16) % 50
     return module, (tokens,), language_loss, (tokens + 0,)
 
@@ -149,8 +149,15 @@ def autograd(step: Step, autocast=None) -> dict[str, np.ndarray]:
     return {name: array_of(tensor) for name, tensor in found.items() if tensor is not None}
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("mlp", torch.bfloat16),
+        ("cnn", torch.float16),
+        ("cnn", torch.bfloat16),
+        ("gpt", torch.float16),
+    ],
+)
 def test_module_in_half(name: str, dtype: torch.dtype) -> None:
     step = made(name, dtype)
     graph = exported(step, cast_for_cpu=True)
@@ -298,7 +305,7 @@ def test_planned_bit_for_bit(name: str, dtype: torch.dtype, budget: str, tmp_pat
     path = tmp_path / "m.onnx"
     graph.save(path, sidecar=True)
     result = optimize(
-        path, budget=budget, budget_of="live", output=tmp_path / "p.onnx", time_limit_s=3
+        path, budget=budget, budget_of="live", output=tmp_path / "p.onnx", time_limit_s=1
     )
     assert result.verification is not None and result.verification.passed
     assert all(output.identical for output in result.verification.outputs)
@@ -345,7 +352,7 @@ def test_planned_and_verified_with_parameters_that_numpy_does_not_feed(tmp_path:
     graph = exported(made("gpt", torch.bfloat16), optimizer="adamw", cast_for_cpu=True)
     path, planned = tmp_path / "m.onnx", tmp_path / "p.onnx"
     graph.save(path, sidecar=True)
-    found = optimize(path, budget="80%", output=planned, time_limit_s=2).verification
+    found = optimize(path, budget="80%", output=planned, time_limit_s=1).verification
     assert found is not None and found.passed
     assert len(found.outputs) == len(graph.model.graph.output)
     assert all(output.identical for output in found.outputs)
@@ -360,7 +367,7 @@ def test_planned_without_the_kernels(tmp_path: Path) -> None:
         path,
         budget="80%",
         output=tmp_path / "p.onnx",
-        time_limit_s=2,
+        time_limit_s=1,
         device="cuda",
         verify=False,
     )

@@ -155,7 +155,7 @@ def test_planned_with_recompute_across_dropout(tmp_path: Path) -> None:
     graph = export_training_graph(module, x, F.cross_entropy, targets=labels, random="inputs")
     path, planned = tmp_path / "m.onnx", tmp_path / "p.onnx"
     graph.save(path, sidecar=True)
-    result = optimize(path, budget="65%", output=planned, swap="none", time_limit_s=2)
+    result = optimize(path, budget="65%", output=planned, swap="none", time_limit_s=1)
     assert result.verification is not None and result.verification.passed
     assert all(output.identical for output in result.verification.outputs)
     names = [node.name for node in onnx.load(planned).graph.node]
