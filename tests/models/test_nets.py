@@ -23,7 +23,6 @@ from models.nets import (
     MLP,
     BERTClassifier,
     DenseNet,
-    Llama,
     UNet,
     UNet3d,
     WideResNet,
@@ -44,11 +43,11 @@ SMALL = {
     "wrn28-2": {"batch": 2, "width": 1, "layers": 10, "image_size": 16},
     "unet3d": {"batch": 2, "width": 2, "layers": 2, "image_size": 8},
     "unet": {"batch": 2, "width": 4, "layers": 2, "image_size": 32},
-    "gpt2": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
+    "gpt2": {"batch": 2, "seq": 16, "width": 32, "layers": 1, "heads": 2, "vocabulary": 100},
     "gpt2-medium": {"batch": 1, "seq": 8, "width": 16, "layers": 1, "heads": 1, "vocabulary": 9},
-    "llama": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
-    "bert": {"batch": 2, "seq": 16, "width": 32, "layers": 2, "heads": 2, "vocabulary": 100},
-    "translator": {"batch": 2, "seq": 8, "width": 32, "layers": 2, "heads": 2, "vocabulary": 50},
+    "llama": {"batch": 2, "seq": 16, "width": 32, "layers": 1, "heads": 2, "vocabulary": 100},
+    "bert": {"batch": 2, "seq": 16, "width": 32, "layers": 1, "heads": 2, "vocabulary": 100},
+    "translator": {"batch": 2, "seq": 8, "width": 32, "layers": 1, "heads": 2, "vocabulary": 50},
     "vit": {"batch": 2, "image_size": 32, "width": 16, "layers": 1, "heads": 2, "classes": 10},
 }
 
@@ -114,17 +113,13 @@ def tiny_unet3d() -> Step:
 
 
 def tiny_gpt(*, fused: bool = False) -> Step:
-    module = GPT(vocabulary=100, positions=20, width=32, heads=2, layers=2, fused=fused)
+    module = GPT(vocabulary=100, positions=20, width=32, heads=2, layers=1, fused=fused)
     return Step(module=module, inputs=tokens(2, 16, each=True), loss=language_loss)
 
 
-def tiny_llama() -> Step:
-    module = Llama(vocabulary=100, width=32, heads=2, layers=2)
-    return Step(module=module, inputs=tokens(2, 16, each=True), loss=language_loss)
-
-
-def tiny_bert(*, fused: bool = False) -> Step:
-    module = BERTClassifier(vocabulary=100, positions=20, width=32, heads=2, layers=2, fused=fused)
+def tiny_bert() -> Step:
+    """With fused attention."""
+    module = BERTClassifier(vocabulary=100, positions=20, width=32, heads=2, layers=1, fused=True)
     return Step(module=module, inputs=tokens(2, 16, each=False), loss=F.cross_entropy)
 
 
@@ -137,12 +132,14 @@ SMOOTH_STEPS: dict[str, Callable[[], Step]] = {
     "unet": tiny_unet,
     "wide resnet": tiny_wide_resnet,
     "unet, volumes": tiny_unet3d,
-    "gpt": tiny_gpt,
     "gpt, fused attention": lambda: tiny_gpt(fused=True),
-    "llama": tiny_llama,
-    "bert": tiny_bert,
-    "bert, fused attention": lambda: tiny_bert(fused=True),
+    "bert, fused attention": tiny_bert,
 }
+
+
+SMOOTH_AS_REGISTERED = {"gpt2", "gpt2-medium", "llama", "bert", "vit"}
+DEEP = {"densenet121", "resnet50"}
+"""Networks whose blocks are compared in fewer layers, above."""
 
 
 def on_meta(make: Callable[[], Step]) -> Step:
@@ -156,7 +153,7 @@ def test_smooth_network_agrees_to_rounding(name: str) -> None:
     assert comparison.worst[1] < SMOOTH, comparison.worst
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet18", "unet", "gpt2", "bert"])
+@pytest.mark.parametrize("name", ["resnet18", "unet", "gpt2"])
 def test_symbolic_batch_takes_another_batch(name: str) -> None:
     recipe = RECIPES[name]
     traced, fed = (recipe.sized(**{**SMALL[name], "batch": batch}) for batch in (4, 6))
@@ -169,18 +166,22 @@ def test_symbolic_batch_takes_another_batch(name: str) -> None:
         assert distance(actual[key], expected[key]) < ROUGH, key
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"densenet121"}))
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - DEEP))
 def test_registered_network_agrees(name: str) -> None:
     recipe = RECIPES[name]
     comparison = compare(recipe.step(recipe.sized(**SMALL[name])))
     assert comparison.differences["loss"] < SMOOTH
-    assert comparison.worst[1] < ROUGH, comparison.worst
+    bound = SMOOTH if name in SMOOTH_AS_REGISTERED else ROUGH
+    assert comparison.worst[1] < bound, comparison.worst
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
-@pytest.mark.parametrize("name", ["mlp", "gpt"])
-def test_updates_agree_with_the_optimizers_of_pytorch(name: str, optimizer: str) -> None:
-    comparison = compare(on_meta(SMOOTH_STEPS[name]), optimizer=optimizer)
+@pytest.mark.parametrize(
+    ("make", "optimizer"), [(tiny_mlp, "sgd"), (tiny_mlp, "momentum"), (tiny_gpt, "adamw")]
+)
+def test_updates_agree_with_the_optimizers_of_pytorch(
+    make: Callable[[], Step], optimizer: str
+) -> None:
+    comparison = compare(on_meta(make), optimizer=optimizer)
     assert any(output.endswith("_new") for output in comparison.differences)
     assert not any(output.endswith("_grad") for output in comparison.differences)
     assert comparison.worst[1] < 1e-5, comparison.worst
