@@ -151,7 +151,7 @@ class _Run:
             fuse=self.case.fuse,
             device="cuda" if self.where.cuda else "cpu",
             output=self._planned,
-            time_limit_s=_PLAN_S if self.where.cuda else 2.0,
+            time_limit_s=_PLAN_S if self.where.cuda else 1.0,
             verify=False,
             force=True,
             **copies,

@@ -37,8 +37,6 @@ PLANNED, FUSED = "planned ", "fused "
 `fused VARIANT`, which is planned with `--fuse auto`."""
 
 WARM_UPS = 2
-PRODUCT = (1024, 512, 2048)
-"""Rows, inner size and columns of the product that compares the runtimes' libraries."""
 
 _MOST_SHARES = 6
 
@@ -52,6 +50,7 @@ class Settings:
         threads: of either runtime.
         limit_s: of each search of planner's.
         hardware: planner's profile of the machine; on the CPU times are measured.
+        product: rows, inner size and columns of the product that compares the runtimes' libraries.
         built: a folder of graphs that were exported before, by network.
         partitioner: whether PyTorch's partitioner is compared with planner's solver.
         fuse: the ways in which each plan is made (`--fuse`); planner's kernel is the CPU's.
@@ -63,6 +62,7 @@ class Settings:
     limit_s: float = 60.0
     device: Device = "cpu"
     hardware: str = "cpu"
+    product: tuple[int, int, int] = (1024, 512, 2048)
     partitioner: bool = True
     fuse: Sequence[FuseMode] = ("none", "auto")
     built: Path | None = None
@@ -103,8 +103,8 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
             "contestants": bench.found,
             "times_us": bench.in_turns(),
         }
-    if settings.device == "cpu":
-        row["products"] = products(settings.threads)
+        if settings.device == "cpu":
+            row["products"] = bench.products()
     if settings.partitioner:
         settings.say("PyTorch's partitioner and planner's solver on one problem")
         with _process() as apart_from:
@@ -112,16 +112,6 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
                 _partitioner_rows, network, settings.threads, min(settings.limit_s, 30.0)
             ).result()
     return {**row, "seconds": round(time.monotonic() - began)}
-
-
-def products(threads: int) -> Row:
-    """Measure the GFLOP/s of one matrix product by either runtime, each in a separate process."""
-    found: Row = {"sizes": list(PRODUCT)}
-    for runtime in ("pytorch", "runtime"):
-        with _process() as apart_from:
-            seconds = apart_from.submit(_product_seconds, runtime, threads).result()
-        found[runtime] = 2 * math.prod(PRODUCT) / seconds / 1e9
-    return found
 
 
 class _Bench:
@@ -249,6 +239,15 @@ class _Bench:
                 times[name].append(1e6 * self._workers[name].submit(_turn_seconds).result())
         return times
 
+    def products(self) -> Row:
+        """Measure the GFLOP/s of one matrix product by either runtime, each in a process that has it."""
+        sizes, threads = self.settings.product, self.settings.threads
+        found: Row = {"sizes": list(sizes)}
+        for runtime, name in (("pytorch", EAGER), ("runtime", AS_IT_IS)):
+            seconds = self._workers[name].submit(_product_seconds, runtime, sizes, threads).result()
+            found[runtime] = 2 * math.prod(sizes) / seconds / 1e9
+        return found
+
 
 @contextlib.contextmanager
 def _process() -> Iterator[ProcessPoolExecutor]:
@@ -357,9 +356,9 @@ def _turn_seconds() -> float:
     return _held[0].seconds()
 
 
-def _product_seconds(runtime: str, threads: int) -> float:
+def _product_seconds(runtime: str, sizes: tuple[int, int, int], threads: int) -> float:
     module = importlib.import_module(f"reports.peers.{runtime}")
-    return module.product_seconds(*PRODUCT, threads)
+    return module.product_seconds(*sizes, threads)
 
 
 def _partitioner_rows(network: Network, threads: int, limit_s: float) -> list[Row]:

@@ -20,7 +20,7 @@ from reports.sizes.watched import watched
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> argparse.Namespace:
-    """Llama 7B's own widths, in two layers."""
+    """Llama 7B's own widths, in one layer."""
     return argparse.Namespace(
         model=tmp_path_factory.mktemp("llama") / "llama.onnx",
         network="llama-7b",
@@ -28,7 +28,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> argparse.Namespace:
         batch=4,
         hardware="rtx-4090",
         budget="6GB",
-        time_limit=1.5,
+        time_limit=1.0,
     )
 
 
@@ -36,14 +36,14 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> argparse.Namespace:
 def exported(options: argparse.Namespace) -> step.Found:
     known = dict(networks.NETWORKS)
     whole = known["llama-7b"]
-    known["llama-7b"] = replace(whole, sizes={**whole.sizes, "num_hidden_layers": 2})
+    known["llama-7b"] = replace(whole, sizes={**whole.sizes, "num_hidden_layers": 1})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(networks, "NETWORKS", known)
         return step.export(options)
 
 
 def test_a_network_without_weights_becomes_a_small_file(exported: step.Found) -> None:
-    assert exported["parameters"] == 666_914_816
+    assert exported["parameters"] == 464_531_456
     assert exported["file_bytes"] < 64 << 20
 
 
@@ -52,7 +52,7 @@ def test_it_is_planned_for_a_card_that_holds_less_than_its_gradients(
 ) -> None:
     found = step.optimize(options)
     assert found["fits"] and found["peak_bytes"] <= 6e9 < 4 * exported["parameters"] * 4
-    assert found["baseline_bytes"] > 24e9
+    assert found["baseline_bytes"] > 16e9
     plan = read_plan(options.model.parent / "plan.json")
     assert isinstance(plan.micro, MicroBatches) and plan.micro.runs == found["runs"] > 1
     assert {a.scale for a in plan.micro.accumulators} == {1.0, None}
