@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch.fx import config
 
 
 @contextlib.contextmanager
@@ -66,3 +67,14 @@ def called_plainly() -> Iterator[None]:
         yield
     finally:
         module.CheckpointFunction = theirs
+
+
+@contextlib.contextmanager
+def without_stacks() -> Iterator[None]:
+    """Record no Python stack for each node that is traced in the block: nothing reads them."""
+    recorded = config.do_not_emit_stack_traces
+    config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        config.do_not_emit_stack_traces = recorded

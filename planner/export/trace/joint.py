@@ -40,7 +40,7 @@ from planner.export.errors import (
     TracerFailure,
 )
 from planner.export.lines import line_of_user, lines_of
-from planner.export.trace.contexts import called_plainly, on_cpu
+from planner.export.trace.contexts import called_plainly, on_cpu, without_stacks
 from planner.export.trace.flow import GradientFlow, blank, data_dependent, gradient_flow
 from planner.export.trace.functional import Flat, Functional
 from planner.export.trace.lending import undisturbed
@@ -251,7 +251,7 @@ def _joint(
     bind_equal(dims, fakes)
     try:
         # The tracer's last pass makes new tensors outside of any fake mode, and so with fixed sizes.
-        with Scattering(), mode if dims else contextlib.nullcontext():
+        with Scattering(), without_stacks(), mode if dims else contextlib.nullcontext():
             traced, signature = aot_export_module(
                 flat,
                 tuple(fakes.values()),
