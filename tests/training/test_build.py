@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import onnx
@@ -16,8 +17,20 @@ from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 from planner.runtime.build import check_build
-from tests.process import PLANNER
 from tests.training.conftest import Run
+
+EACH = """
+import contextlib, io, json, sys
+from planner.cli.main import main
+found = []
+for arguments in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        status = main(arguments)
+    found.append([status, " ".join(said.getvalue().split())])
+print(json.dumps(found))
+"""
+"""planner on one command line after the other: status, and what it says, in one line."""
 
 
 def _model(
@@ -75,46 +88,53 @@ def test_a_graph_of_ortmodule_is_named(tmp_path: Path) -> None:
         check_build(load_model(path).model)
 
 
-@pytest.mark.parametrize(
-    ("ir_version", "opset", "why"), [(11, 17, "IR version 11"), (8, 22, "operator set 22")]
-)
-def test_newer_artifacts_are_refused(
-    training_run: Run, tmp_path: Path, ir_version: int, opset: int, why: str
-) -> None:
+def _newer(ir_version: int, opset: int) -> onnx.ModelProto:
     model = _model(RELU_GRAD)
     model.ir_version = ir_version
     model.opset_import[0].version = opset
-    message = _refusal(training_run, _saved(model, tmp_path))
-    assert f"not made by onnxruntime-training 1.19.2 ({why}" in message
+    return model
 
 
-def test_older_artifacts_are_refused(training_run: Run, tmp_path: Path) -> None:
-    buffer = "w_grad.accumulation.buffer"
-    old = _node("InPlaceAccumulator", [buffer, "x"], ["y"], "accumulate")
-    path = _saved(_model(old, inputs=("x", buffer)), tmp_path)
-    message = _refusal(training_run, path)
-    assert "node 'accumulate' (InPlaceAccumulator) is of an onnxruntime-training older" in message
+BUFFER = "w_grad.accumulation.buffer"
+OLD = _node("InPlaceAccumulator", [BUFFER, "x"], ["y"], "accumulate")
+NEWER = "not made by onnxruntime-training 1.19.2"
+REFUSED = (
+    (_newer(11, 17), (), 3, f"{NEWER} (IR version 11"),
+    (_newer(8, 22), (), 3, f"{NEWER} (operator set 22"),
+    (
+        _model(OLD, inputs=("x", BUFFER)),
+        (),
+        3,
+        "node 'accumulate' (InPlaceAccumulator) is of an onnxruntime-training older",
+    ),
+    (
+        _model(RELU_GRAD),
+        ("--swap", "only"),
+        2,
+        "CPU provider has no kernel for copies to the host",
+    ),
+    (
+        _model(_node("Frobnicate", ["x"], ["y"], "odd")),
+        (),
+        3,
+        "does not know the operator com.microsoft:Frobnicate",
+    ),
+)
+"""Models of another age, copies without a kernel, an unknown operator: options, status, what is said."""
 
 
-def test_copies_are_refused_where_they_have_no_kernel(training_run: Run, tmp_path: Path) -> None:
-    path = _saved(_model(RELU_GRAD), tmp_path)
-    message = _refusal(training_run, path, "--swap", "only", status=2)
-    assert "CPU provider has no kernel for copies to the host" in message
-
-
-def test_an_operator_that_the_build_lacks_is_named(training_run: Run, tmp_path: Path) -> None:
-    path = _saved(_model(_node("Frobnicate", ["x"], ["y"], "odd")), tmp_path)
-    assert "does not know the operator com.microsoft:Frobnicate" in _refusal(training_run, path)
-
-
-def _refusal(training_run: Run, path: Path, *more: str, status: int = 3) -> str:
-    """What `planner optimize` says in the training environment, in one line."""
-    output = path.with_name("out.onnx")
-    line = ["optimize", path, "--budget", "50%", "-o", output, *more]
-    done = training_run(*PLANNER, *line, check=False)
-    assert done.returncode == status
+def test_what_the_build_cannot_run_is_refused_by_name(training_run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    lines = []
+    for number, (model, options, _, _) in enumerate(REFUSED):
+        path = tmp_path / f"{number}.onnx"
+        onnx.save(model, path)
+        lines.append(["optimize", str(path), "--budget", "50%", "-o", str(output), *options])
+    done = training_run("-c", EACH, json.dumps(lines))
+    answers = json.loads(done.stdout.splitlines()[-1])
+    for (_, _, status, said), (found, message) in zip(REFUSED, answers, strict=True):
+        assert found == status and said in message
     assert not output.exists()
-    return " ".join(done.stderr.split())
 
 
 def test_a_buffer_with_another_reader_is_refused(tmp_path: Path) -> None:
