@@ -124,8 +124,10 @@ CROSS_ENTROPIES: dict[str, tuple[Loss, Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("name", CROSS_ENTROPIES)
+@pytest.mark.parametrize(
+    ("name", "reduction"),
+    [("ignored", "mean"), ("weights", "mean"), ("weights", "sum"), ("pixels", "none")],
+)
 def test_cross_entropy_is_written_without_the_zeros(
     name: str, reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,10 +172,11 @@ WORDS = torch.tensor([[1, 1, 2], [3, -1, -1], [4, 2, 4], [0, 0, 0]])
 LENGTHS = {"heard": torch.tensor([5, 3, 4, 5]), "written": torch.tensor([3, 1, 3, 0])}
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_ctc(reduction: str) -> None:
+def test_ctc() -> None:
+    """Of each sample; their mean is below."""
+
     def loss(y: Tensor, words: Tensor, heard: Tensor, written: Tensor) -> Tensor:
-        return F.ctc_loss(y, words, heard, written, reduction=reduction).sum()
+        return F.ctc_loss(y, words, heard, written, reduction="none").sum()
 
     check(Spoken(), SOUNDS, loss, {"words": WORDS, **LENGTHS})
 
@@ -229,7 +232,7 @@ def test_ctc_planned(tmp_path: Path) -> None:
         budget_of="live",
         output=tmp_path / "p.onnx",
         inputs=inputs,
-        time_limit_s=3,
+        time_limit_s=1,
     )
     assert result.verification is not None and result.verification.passed
 

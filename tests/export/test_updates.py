@@ -548,12 +548,13 @@ def test_parameters_of_other_types(dtype: torch.dtype) -> None:
     """State has the type of its parameter; half types round after each operation, as PyTorch's do."""
     module = net(dtype)
     optimizer = optim.AdamW(module.parameters(), lr=LR, eps=1e-3)
-    graph = exported(module, optimizer, cast_for_cpu=True)
+    if dtype == torch.float64:
+        graph, _ = trained_alike(module, optimizer, optimizer, cast_for_cpu=True)
+    else:
+        graph = exported(module, optimizer, cast_for_cpu=True)
     assert graph.unchecked == ""
     kinds = {item.dtype.name for item in graph.state if item.shape}
     assert kinds == {str(dtype).removeprefix("torch.")}
-    if dtype == torch.float64:
-        trained_alike(module, optimizer, optimizer)
 
 
 def test_the_planned_graph_has_the_same_bits(tmp_path: Path) -> None:
@@ -569,7 +570,7 @@ def test_the_planned_graph_has_the_same_bits(tmp_path: Path) -> None:
         budget="80%",
         budget_of="live",
         output=tmp_path / "p.onnx",
-        time_limit_s=2,
+        time_limit_s=1,
     )
     assert result.verification is not None and result.verification.passed
     assert all(output.identical for output in result.verification.outputs)
@@ -615,7 +616,8 @@ def test_another_update_than_pytorchs_is_refused(
     module = net()
     with pytest.raises(OtherStep, match="the update leaves a different"):
         exported(module, made(module))
-    assert exported(module, made(module), check=False).unchecked
+    if made is counted:
+        assert exported(module, made(module), check=False).unchecked
 
 
 def looking_up(module: nn.Module) -> Made:
