@@ -16,8 +16,7 @@ from planner.results import Frontier, OptimizeResult
 from planner.results.verification import Verification
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
-BUDGETS = {"mlp_adamw": "90%", "gpt": "80%"}
-CASES = [(name, swap) for name in BUDGETS for swap in ("none", "auto")]
+CASES = [("mlp_adamw", "90%", "auto"), ("gpt", "80%", "none")]
 
 
 def test_public_names():
@@ -47,16 +46,16 @@ def test_public_names():
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def result(request, tmp_path_factory) -> OptimizeResult:
-    name, swap = request.param
+    name, budget, swap = request.param
     folder = tmp_path_factory.mktemp(f"{name}_{swap}")
     return optimize(
         ZOO / f"{name}.onnx",
-        budget=BUDGETS[name],
+        budget=budget,
         swap=swap,
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
         report_path=folder / "report.html",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         reproducible=True,
         verify="thorough",
     )
@@ -139,7 +138,7 @@ def test_verify_confirms_what_optimize_wrote(tmp_path):
     )
     assert done.verification is None
     assert verify(model, tmp_path / "out.onnx", plan=tmp_path / "plan.json").passed
-    assert verify(model, tmp_path / "out.onnx").passed
+    assert verify(model, tmp_path / "out.onnx", fast=True).passed
     # the plan of one model says nothing about another
     with pytest.raises(ModelError, match="belongs to another model"):
         verify(ZOO / "gpt.onnx", tmp_path / "out.onnx", plan=tmp_path / "plan.json")
@@ -147,7 +146,7 @@ def test_verify_confirms_what_optimize_wrote(tmp_path):
 
 def test_verify_sees_a_budget_that_is_not_met():
     model = ZOO / "mlp_adamw.onnx"
-    found = verify(model, model, budget="80%")
+    found = verify(model, model, budget="80%", fast=True)
     assert not found.passed
     assert found.failures
 
@@ -176,7 +175,8 @@ def test_an_unchanged_model_is_confirmed_and_holds_what_a_plain_session_does(tmp
 
 def test_a_model_whose_plain_session_holds_more_than_the_budget_is_planned(tmp_path):
     """Its peak of live bytes is within it."""
-    done = optimize(ZOO / "mlp_adamw.onnx", budget="100%", output=tmp_path / "out.onnx")
+    output = tmp_path / "out.onnx"
+    done = optimize(ZOO / "mlp_adamw.onnx", budget="100%", output=output, time_limit_s=1.0)
     assert not done.plan.unchanged and confirmed(done).passed
     head = optimize_document(done).headline
     assert head.measured_default_held_before_bytes > head.budget_bytes
@@ -189,7 +189,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
         budget="90%",
         output=tmp_path / "out.onnx",
         plan_path=tmp_path / "plan.json",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         dry_run=True,
     )
     assert done.plan.schedule
@@ -212,17 +212,18 @@ def test_an_infeasible_budget_says_what_binds(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_least_peak_that_was_found_is_feasible(tmp_path):
+def test_the_least_peak_that_was_found_is_feasible():
     model = ZOO / "mlp_adamw.onnx"
     with pytest.raises(InfeasibleBudgetError) as caught:
-        optimize(model, budget="5%", swap="none", time_limit_s=2.0, workers=1)
+        optimize(model, budget="5%", swap="none", time_limit_s=1.0, workers=1, dry_run=True)
     least = caught.value.least_peak_bytes
-    done = optimize(model, budget=f"{int(least * 1.05)}B", swap="none", time_limit_s=3.0, workers=1)
+    budget = f"{int(least * 1.05)}B"
+    done = optimize(model, budget=budget, swap="none", time_limit_s=1.0, workers=1, dry_run=True)
     assert done.plan.planned.peak_bytes <= least * 1.05
 
 
 def test_analyze_says_where_the_memory_goes():
-    found = analyze(ZOO / "gpt.onnx", time_limit_s=2.0)
+    found = analyze(ZOO / "gpt.onnx", time_limit_s=1.0)
     line = found.default.timeline
     assert found.best_order.peak_bytes <= line.peak_bytes
     assert found.least_peak_bound_bytes <= found.best_order.peak_bytes
@@ -244,7 +245,7 @@ def check_frontier(found: Frontier) -> None:
 
 
 def test_analyze_says_what_a_budget_would_cost():
-    found = analyze(ZOO / "mlp_adamw.onnx", time_limit_s=20.0)
+    found = analyze(ZOO / "mlp_adamw.onnx", time_limit_s=4.0)
     assert found.budget_preview is not None and found.budget_preview.binds is None
     check_frontier(found.budget_preview.frontier)
     dear = found.budget_preview.frontier.points[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,18 @@ Case = tuple[str | onnx.ModelProto, Mapping[str, Array]]
 """A program, or a model, and what it is fed."""
 
 
+def _kernel_compiler() -> list[str]:
+    return [*compiler(), "-w", "-O1", "-std=c++17", "-ffp-contract=off", "-fPIC"]
+
+
+def _kernel_header(folder: Path) -> Path:
+    """Copy what kernels include to a folder, compiled where the compiler takes that in its place."""
+    made = Path(shutil.copy(HERE / "fake_kernel.h", folder))
+    command = [*_kernel_compiler(), "-x", "c++-header", str(made), "-o", f"{made}.gch"]
+    subprocess.run(command, check=False, capture_output=True)
+    return made
+
+
 @dataclass(frozen=True)
 class Fakes:
     """The test build, the fake driver and the fake compiler, and a folder for what they make."""
@@ -31,6 +45,7 @@ class Fakes:
     library: Path
     driver: Path
     nvrtc: Path
+    header: Path
     folder: Path
 
     def run(self, cases: Sequence[Case], *, threads: bool = False, **more: str) -> list[Any]:
@@ -46,8 +61,8 @@ class Fakes:
         chosen = environment(self.driver) | {
             "PLANNER_TEST_NVRTC": str(self.nvrtc),
             "FAKE_NVRTC_FOLDER": str(folder),
-            "FAKE_NVRTC_HEADER": str(HERE / "fake_kernel.h"),
-            "FAKE_NVRTC_COMPILER": " ".join(compiler()),
+            "FAKE_NVRTC_HEADER": str(self.header),
+            "FAKE_NVRTC_COMPILER": " ".join(_kernel_compiler()),
         }
         chosen = {name: text for name, text in (chosen | more).items() if text}
         asked = [self.library, folder, *(["threads"] if threads else [])]
@@ -63,11 +78,12 @@ class Fakes:
 
     @staticmethod
     def built(folder: Path, sources: Path) -> Fakes:
-        """Build all three in a folder, the library of its compiled sources."""
+        """Build them in a folder, the library of its compiled sources."""
         (folder / "runs").mkdir()
         return Fakes(
             library=library_for_tests(folder, sources),
             driver=shared_library("fake_driver", folder / "driver.so"),
             nvrtc=shared_library("fake_nvrtc", folder / "nvrtc.so"),
+            header=_kernel_header(folder),
             folder=folder / "runs",
         )

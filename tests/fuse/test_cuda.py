@@ -30,7 +30,7 @@ ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
 
 def test_random_programs_are_those_of_float64_and_of_the_cpu(fakes: Fakes):
-    drawn = [Drawn(seed) for seed in range(20)]
+    drawn = [Drawn(seed) for seed in range(10)]
     cases = [("\n".join(each.lines), each.feeds) for each in drawn]
     for each, found in zip(drawn, fakes.run(cases), strict=True):
         assert not isinstance(found, str), found

@@ -97,15 +97,15 @@ static void run_block(unsigned threads) {
   }
 }
 
-static void launch(unsigned blocks, unsigned threads, void (*kernel)(void*), void* with) {
+static void launch(unsigned blocks, unsigned threads, bool barriers, void (*kernel)(void*),
+                   void* with) {
   body = kernel, argument = with;
   for (unsigned block = 0; block < blocks; block++) {
     blockIdx.x = block;
-#ifdef FAKE_BARRIERS
-    run_block(threads);
-#else
-    for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) kernel(with);
-#endif
+    if (barriers)
+      run_block(threads);
+    else
+      for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) kernel(with);
   }
 }
 

@@ -1,4 +1,4 @@
-// A stand-in for libnvrtc: the C++ compiler that FAKE_NVRTC_COMPILER names makes a library for the
+// A stand-in for libnvrtc: FAKE_NVRTC_COMPILER, a C++ compiler with its flags, makes a library for the
 // CPU of a kernel's source, and the image is its path in the folder FAKE_NVRTC_FOLDER, where the
 // source stays. FAKE_NVRTC_MUTANT leaves out the barrier of that number.
 #include <sys/wait.h>
@@ -80,19 +80,17 @@ int nvrtcCompileProgram(void* made, int count, const char* const* options) {
   std::ofstream(base + ".cu") << program.source;
   std::string source =
       without_barrier(program.source, std::atoi(setting("FAKE_NVRTC_MUTANT").c_str()));
-  std::string barriers =
-      source.find(kBarrier) == std::string::npos ? "" : "#define FAKE_BARRIERS\n";
+  bool barriers = source.find(kBarrier) != std::string::npos;
   std::ofstream(base + ".cpp")
-      << barriers << "#include \"" << setting("FAKE_NVRTC_HEADER") << "\"\nnamespace kernel {\n"
+      << "#include \"" << setting("FAKE_NVRTC_HEADER") << "\"\nnamespace kernel {\n"
       << source << "}\n"
       << "extern \"C\" const size_t fake_argument_bytes = sizeof(kernel::Tensors);\n"
       << "extern \"C\" void fake_launch_of_kernel(unsigned blocks, unsigned threads, void* at) {\n"
       << "  auto call = [](void* at) { kernel::planner_fused(*static_cast<kernel::Tensors*>(at)); "
          "};\n"
-      << "  fake::launch(blocks, threads, call, at);\n}\n";
-  std::string command = setting("FAKE_NVRTC_COMPILER") +
-                        " -w -O1 -std=c++17 -ffp-contract=off -fPIC " + "-shared " + base +
-                        ".cpp -o " + base + ".so 2> " + base + ".log";
+      << "  fake::launch(blocks, threads, " << barriers << ", call, at);\n}\n";
+  std::string command = setting("FAKE_NVRTC_COMPILER") + " -shared " + base + ".cpp -o " + base +
+                        ".so 2> " + base + ".log";
   int status = std::system(command.c_str());
   program.log = read(base + ".log"), program.image = base + ".so";
   return status ? kRefused : kGood;
