@@ -34,6 +34,7 @@ from planner.pipeline.record.modelviews import rewritten_view
 from planner.pipeline.record.rebuild import with_metadata
 from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.working_ahead import may_work_ahead
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import Plan
 from planner.processes.importing import import_ahead
@@ -102,7 +103,7 @@ class OptimizeJob:
         began = clock.now()
         with ExitStack() as stack:
             ahead = OriginalAhead(self.request, stack)
-            helper = stack.enter_context(beside(imports=PreviewBeside.__module__))
+            helper = self._helper(stack)
             prepared = self._prepared(ahead)
             settings = settings_of(prepared)
             preview = None
@@ -110,7 +111,7 @@ class OptimizeJob:
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
-                if self.files.report is not None and self.step is None:
+                if helper is not None and self.files.report is not None and self.step is None:
                     preview = PreviewBeside(helper)
                 if not self.verify or self.files.model is None:
                     prepared = compared(prepared, progress=self.progress, opened=ahead.session)
@@ -137,6 +138,12 @@ class OptimizeJob:
             )
         return result
 
+    def _helper(self, stack: ExitStack) -> Beside | None:
+        """Start a process for the preview and for work ahead; None where there is neither."""
+        if self.files.report is None and not may_work_ahead(self.request.limits.workers):
+            return None
+        return stack.enter_context(beside(imports=PreviewBeside.__module__))
+
     def _prepared(self, ahead: OriginalAhead) -> Prepared:
         """Read and analyse the model."""
         levers, target = self.request.levers, target_named(self.request.device)
@@ -159,7 +166,7 @@ class OptimizeJob:
         self,
         prepared: Prepared,
         settings: Settings,
-        helper: Beside,
+        helper: Beside | None,
         preview: PreviewBeside | None,
     ) -> Made:
         """Formulate, solve, lower and read the rewritten model back.
@@ -192,7 +199,7 @@ class OptimizeJob:
             after=rewritten_view(planned, plan, prepared.target),
         )
 
-    def _means(self, helper: Beside) -> Means:
+    def _means(self, helper: Beside | None) -> Means:
         return Means(
             progress=self.progress,
             keep_on_interrupt=self.search_context is not None,
