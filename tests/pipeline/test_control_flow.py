@@ -195,7 +195,7 @@ def outputs(path: Path, feeds: dict[str, np.ndarray], level: str) -> list[np.nda
 
 
 def optimized(path: Path, **more: Any) -> OptimizeResult:
-    arguments: dict[str, Any] = {"budget": "75%", "swap": "none", "time_limit_s": 2}
+    arguments: dict[str, Any] = {"budget": "75%", "swap": "none", "time_limit_s": 1.0, "workers": 1}
     arguments |= {"verify": "thorough", **more}
     return optimize(
         path,
@@ -243,12 +243,16 @@ def _names(path: Path) -> set[str]:
     return {n.name for n in onnx.load(path).graph.node}
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_either_branch_gives_the_same_bits(taken: bool, tmp_path: Path) -> None:
+def test_either_branch_gives_the_same_bits(tmp_path: Path) -> None:
     path = with_if(tmp_path / "if.onnx")
-    feeds = {**feeds_of(path), "c": np.array(taken)}
-    np.savez(tmp_path / "feeds.npz", **feeds)
-    check(optimized(path, inputs=tmp_path / "feeds.npz"), path, feeds)
+    taken, not_taken = ({**feeds_of(path), "c": np.array(flag)} for flag in (True, False))
+    np.savez(tmp_path / "taken.npz", **taken)
+    np.savez(tmp_path / "not.npz", **not_taken)
+    result = optimized(path, inputs=tmp_path / "taken.npz")
+    for feeds in (taken, not_taken):
+        check(result, path, feeds)
+    planned, plan = path.with_name("planned.onnx"), path.with_name("plan.json")
+    assert verify(path, planned, plan=plan, inputs=tmp_path / "not.npz", fast=True).passed
 
 
 @pytest.mark.parametrize("name", ["if", "loop", "scan"])
@@ -298,10 +302,9 @@ def test_a_loop_of_unknown_length_is_planned_as_a_run_shows_it(tmp_path: Path) -
 def test_a_bound_is_asked_for_in_three_ways(bound: str | int, tmp_path: Path) -> None:
     path = with_loop(tmp_path / "loop.onnx", trips=None)
     np.savez(tmp_path / "six.npz", **{**feeds_of(path), "n": np.array(6)})
-    result = optimized(path, bounds={"s_all": bound}, inputs=tmp_path / "six.npz", verify=True)
+    result = optimized(path, bounds={"s_all": bound}, inputs=tmp_path / "six.npz", verify=False)
     (found,) = result.plan.bounds
     assert (found.name, found.shape, found.shown) == ("s_all", (8, SIDE), False)
-    assert result.verification is not None and result.verification.passed
     tensor = result.before.graph.tensor_named("s_all")
     assert tensor.bytes == 8 * SIDE * 4 and tensor.unsized
 
@@ -310,7 +313,7 @@ def test_what_exceeds_its_bound_fails_by_name(tmp_path: Path) -> None:
     path = with_loop(tmp_path / "loop.onnx", trips=None)
     np.savez(tmp_path / "six.npz", **{**feeds_of(path), "n": np.array(6)})
     with pytest.raises(VerificationError, match=r"tensor 's_all' takes 3.00 KiB .* 2.00 KiB"):
-        optimized(path, bounds={"s_all": (4, SIDE)}, inputs=tmp_path / "six.npz")
+        optimized(path, bounds={"s_all": (4, SIDE)}, inputs=tmp_path / "six.npz", verify=True)
 
 
 def test_what_follows_from_a_bound_is_bounded(tmp_path: Path) -> None:
@@ -354,7 +357,7 @@ def test_a_body_of_unknown_size_is_as_a_run_shows_it_or_as_bounded(tmp_path: Pat
     (made,) = (n for n in onnx.load(result.output_path).graph.node if n.op_type == "If")  # type: ignore[arg-type]
     assert {p.key: p.value for p in made.metadata_props}[INNER_KEY] == str(400 << 10)
     with pytest.raises(VerificationError, match=r"node 'n_w', with what its bodies hold, takes"):
-        optimized(path, inputs=tmp_path / "feeds.npz", bounds={"n_w": "64KiB"})
+        optimized(path, inputs=tmp_path / "feeds.npz", bounds={"n_w": "64KiB"}, verify=True)
 
 
 def test_a_computed_size_is_bounded(tmp_path: Path) -> None:

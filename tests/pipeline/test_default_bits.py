@@ -95,13 +95,14 @@ def planned(path: Path, budget: str) -> OptimizeResult:
         budget_of="live",
         output=path.with_name("planned.onnx"),
         swap="none",
-        time_limit_s=3,
+        time_limit_s=1.0,
+        workers=1,
         strict=True,
         force=True,
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 2])  # all kinds of block are in one of them
 def test_networks_for_images_have_the_same_bits_by_default(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     path = tmp_path / "m.onnx"
@@ -125,7 +126,8 @@ def test_a_sum_is_planned_within_its_convolution(tmp_path: Path) -> None:
         path = tmp_path / f"{seed}.onnx"
         onnx.save(Images(rng).model(rng.randint(3, 6)), path)
         result = optimize(path, budget="99%", output=tmp_path / "o.onnx", swap="none",
-                          time_limit_s=2, verify=False, budget_of="live", force=True)  # fmt: skip
+                          time_limit_s=1.0, workers=1, verify=False, budget_of="live",
+                          force=True)  # fmt: skip
         assert result.plan.default_differ is None, "nobody looked"
         nodes = onnx.load(tmp_path / "o.onnx").graph.node
         fused = [n for n in nodes if n.op_type == "FusedConv" and len(n.input) == 4]
@@ -134,6 +136,8 @@ def test_a_sum_is_planned_within_its_convolution(tmp_path: Path) -> None:
         seen |= {"sum"} if fused else set()
         seen |= {"both"} if fused and plain else set()
         assert not result.plan.block_channels
+        if seen == {"sum", "both"}:
+            break
     assert seen == {"sum", "both"}
 
 

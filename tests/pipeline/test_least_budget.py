@@ -17,7 +17,7 @@ from planner.units import format_budget
 from tests.graphs import onnx_graphs
 
 FEW = settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -29,7 +29,7 @@ Swap = Literal["auto", "none"]
 def least_printed(path: Path, swap: Swap) -> list[str]:
     """Both forms of the least budget, of the error's own words."""
     with pytest.raises(InfeasibleBudgetError) as refused:
-        api.optimize(path, budget="1B", swap=swap, time_limit_s=1, dry_run=True)
+        api.optimize(path, budget="1B", swap=swap, time_limit_s=1, workers=1, dry_run=True)
     match = _LEAST.search(str(refused.value))
     assert match is not None
     return [form for form in match.groups() if form is not None]
@@ -51,8 +51,10 @@ def test_the_least_budget_of_a_refusal_is_met(
             swap=swap,
             output=folder / f"{number}.onnx",
             time_limit_s=1,
+            workers=1,
+            verify=number == 0,
         )
-        assert result.verification is not None and result.verification.passed
+        assert number or (result.verification is not None and result.verification.passed)
         assert result.plan.planned.peak_bytes <= result.plan.budget_bytes
 
 
@@ -64,7 +66,7 @@ def test_the_least_feasible_of_an_analysis_is_met(
     folder = tmp_path_factory.mktemp("least")
     path = folder / "m.onnx"
     onnx.save(proto, path)
-    least = api.analyze(path, swap=swap, time_limit_s=2).least_peak_bytes
+    least = api.analyze(path, swap=swap, time_limit_s=1.0).least_peak_bytes
     assert least is not None
     for number, form in enumerate(format_budget(least).split(" = ")):
         result = api.optimize(
@@ -74,5 +76,8 @@ def test_the_least_feasible_of_an_analysis_is_met(
             swap=swap,
             output=folder / f"{number}.onnx",
             time_limit_s=1,
+            workers=1,
+            verify=number == 0,
         )
-        assert result.verification is not None and result.verification.passed
+        assert number or (result.verification is not None and result.verification.passed)
+        assert result.plan.planned.peak_bytes <= result.plan.budget_bytes

@@ -38,7 +38,8 @@ def planned(budget: str, folder: Path, **options: object) -> OptimizeResult:
         budget=budget,
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=2.0,
+        time_limit_s=1.0,
+        workers=1,
         force=True,
         **{"device": "cpu", "swap": "auto", **options},  # pyright: ignore[reportArgumentType]
     )
@@ -96,7 +97,7 @@ def test_a_paged_tensor_is_explained(half: tuple[OptimizeResult, Path]) -> None:
     from planner.pipeline.answer.explain import explain
 
     name = next(n for n in result.plan.resident if not n.endswith(("_new", "_grad", "loss")))
-    found = explain(MLP, folder / "plan.json", f"{name}__here", time_limit_s=5.0)
+    found = explain(MLP, folder / "plan.json", f"{name}__here", time_limit_s=1.0)
     assert found.buffer == f"{name}__here"
     assert found.producer == f"{name}__page_in"
 
@@ -208,7 +209,12 @@ def test_weights_in_a_file_are_paged_from_it_and_not_written_again(tmp_path: Pat
     path = stored(tmp_path)
     data = (tmp_path / "stored.data").stat()  # all but when it was last read
     result = api.optimize(
-        path, budget="40%", output=tmp_path / "planned.onnx", time_limit_s=5.0, resident="host"
+        path,
+        budget="40%",
+        output=tmp_path / "planned.onnx",
+        time_limit_s=1.0,
+        workers=1,
+        resident="host",
     )
     assert result.verification is not None and result.verification.passed
     plan = result.plan
@@ -241,7 +247,8 @@ def test_what_the_caller_feeds_in_place_of_an_initializer_is_what_is_copied(
         budget="40%" if resident == "host" else "1TB",
         output=planned,
         inputs=tmp_path / "mine.npz",
-        time_limit_s=5.0,
+        time_limit_s=1.0,
+        workers=1,
         resident=resident,  # pyright: ignore[reportArgumentType]
     )
     assert result.verification is not None and result.verification.passed
@@ -267,7 +274,12 @@ def test_large_files_are_not_read_to_plan(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(form.problem.ops) == 12
     assert [t.name for t in prepared.graph.tensors if t.is_input and t.is_initializer]
     result = api.optimize(
-        path, budget="40%", output=tmp_path / "planned.onnx", time_limit_s=5.0, resident="host"
+        path,
+        budget="40%",
+        output=tmp_path / "planned.onnx",
+        time_limit_s=1.0,
+        workers=1,
+        resident="host",
     )
     assert result.verification is not None and result.verification.passed
     assert any("not loaded for planning" in text for text in result.plan.assumptions)
@@ -299,7 +311,8 @@ def test_many_small_weights_are_not_left_on_the_device(tmp_path: Path) -> None:
         device="cpu",
         hardware="a100-40gb",
         feeds="host",
-        time_limit_s=2.0,
+        time_limit_s=1.0,
+        workers=1,
         verify=False,
     )
     plan, graph = result.plan, result.before.graph
@@ -316,7 +329,7 @@ def test_the_least_budget_that_is_named_has_a_plan(resident: str) -> None:
     """Small tensors decide it, which stay on the device where the larger ones make room enough."""
     levers: dict[str, Any] = {
         "resident": resident,
-        "time_limit_s": 8.0,
+        "time_limit_s": 1.0,
         "dry_run": True,
         "reproducible": True,
     }
