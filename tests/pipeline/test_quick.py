@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from planner.pipeline.levers.lever import Case, Means
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.quick import between, found_there, quick_search
-from planner.processes.workers import beside
+from planner.processes.workers import Beside, beside
 from planner.request import Costs, Levers, Request
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
@@ -39,20 +40,27 @@ def prepared() -> Prepared:
     return prepare(Request(model=MODEL, budget="45%", costs=costs, levers=levers))
 
 
-def test_a_search_beside_finds_what_it_finds_here(prepared: Prepared) -> None:
+@pytest.fixture(scope="module")
+def helper() -> Iterator[Beside]:
+    """A process beside, which imports what searches need once."""
+    with beside() as found:
+        yield found
+
+
+def test_a_search_beside_finds_what_it_finds_here(prepared: Prepared, helper: Beside) -> None:
     settings = settings_of(prepared)
     search = quick_search(prepared, prepared.order, settings, 20.0)
-    with beside() as helper:
-        there = helper.begin(found_there, search)
-        assert there.result() == search.time_us()
+    there = helper.begin(found_there, search)
+    assert there.result() == search.time_us()
 
 
-def test_two_searches_at_once_choose_no_worse_than_one_after_the_other(prepared: Prepared) -> None:
+def test_two_searches_at_once_choose_no_worse_than_one_after_the_other(
+    prepared: Prepared, helper: Beside
+) -> None:
     settings = settings_of(prepared)
     (alone,) = HOSTING.rungs(Case(prepared=prepared, settings=settings))
-    with beside() as helper:
-        case = Case(prepared=prepared, settings=settings, means=Means(helper=helper))
-        (both,) = HOSTING.rungs(case)
+    case = Case(prepared=prepared, settings=settings, means=Means(helper=helper))
+    (both,) = HOSTING.rungs(case)
     for chosen in (alone, both):
         assert chosen.prepared.resident
     times = [
