@@ -3,6 +3,7 @@
 Needs Debian's `chromium` and the `playwright` package; skipped by name where either is missing.
 """
 
+import contextlib
 import functools
 import itertools
 import shutil
@@ -94,9 +95,9 @@ def written(tmp_path_factory):
     return path_of
 
 
-@pytest.fixture
-def open_page(browser, written):
-    """Opens a result's page, and checks at the end that it made no request and no error."""
+@contextlib.contextmanager
+def opening(browser, written):
+    """Opens results' pages, and checks at the end that they made no request and no error."""
     trouble, pages = [], []
 
     def opened(result, write=write_report, **options):
@@ -118,6 +119,20 @@ def open_page(browser, written):
     for page in pages:
         page.close()
     assert [t for t in trouble if not t.startswith(("data:", "blob:"))] == []
+
+
+@pytest.fixture
+def open_page(browser, written):
+    """A function that opens a result's page, for one test."""
+    with opening(browser, written) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def example_page(browser, written):
+    """The example's page, for tests that only look at it."""
+    with opening(browser, written) as opened:
+        yield opened(example())
 
 
 FIGURES = ["memory-before", "memory-after", "ranges-before", "ranges-after"]
@@ -148,7 +163,7 @@ def test_the_page_of_a_real_plan(open_page, tmp_path):
         budget="75%",
         swap="none",
         report_path=tmp_path / "written.html",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         workers=1,
     )
     page = open_page(result)
@@ -195,9 +210,8 @@ def test_a_click_lists_what_is_resident_there(open_page):
     assert page.locator("#step-residents tbody tr").count() == 2
 
 
-def test_every_live_range_is_a_rectangle_where_the_arena_has_it(open_page):
-    result = examples.optimize_result(30)
-    page = open_page(result)
+def test_every_live_range_is_a_rectangle_where_the_arena_has_it(example_page):
+    result, page = example(), example_page
     for key in ("before", "after"):
         view = document_of(result)[key]
         drawn = [
@@ -224,9 +238,8 @@ def test_every_live_range_is_a_rectangle_where_the_arena_has_it(open_page):
         assert sorted(drawn) == sorted(wanted)
 
 
-def test_operations_and_copies_lie_one_after_another_in_time(open_page):
-    result = example()
-    page = open_page(result)
+def test_operations_and_copies_lie_one_after_another_in_time(example_page):
+    result, page = example(), example_page
     view = document_of(result)["after"]
     slices = []
     for kind in ("compute", "recompute", "copy_out", "copy_in"):
@@ -301,11 +314,13 @@ def test_decisions_sort_and_search(open_page):
     assert rows.count() == len(result.plan.decisions)
 
 
-def test_a_long_timeline_is_drawn_in_bins_that_keep_the_peak_and_in_steps_where_it_is_zoomed(
+def test_twenty_thousand_tensors_are_drawn_in_bins_that_keep_the_peak_and_in_steps_where_it_is_zoomed(
     open_page,
 ):
-    result = examples.optimize_result(1100)
+    result = examples.optimize_result(3400)
     page = open_page(result)
+    assert page.evaluate(PAINTED, "figure-ranges-after") > 4
+    assert page.locator("#decisions tbody tr").count() == 100
     view = document_of(result)["after"]
     steps, line = view["steps"], view["timeline"]
     assert steps > 1500
@@ -341,9 +356,8 @@ def test_a_long_timeline_is_drawn_in_bins_that_keep_the_peak_and_in_steps_where_
         assert shown == line["by_category"][category][first:end], category
 
 
-def test_what_is_drawn_is_what_the_document_says(open_page):
-    result = example()
-    page = open_page(result)
+def test_what_is_drawn_is_what_the_document_says(example_page):
+    result, page = example(), example_page
     document = document_of(result)
     for key in ("before", "after"):
         line = document[key]["timeline"]
@@ -369,7 +383,7 @@ def test_what_is_drawn_is_what_the_document_says(open_page):
 
 
 def test_zoom_moves_every_figure(open_page):
-    page = open_page(examples.optimize_result(40))
+    page = open_page(example())
     page.locator("#figure-memory-before").scroll_into_view_if_needed()
     box = page.locator("#figure-memory-before").bounding_box()
     y = box["y"] + box["height"] * 0.5
@@ -382,12 +396,6 @@ def test_zoom_moves_every_figure(open_page):
         FIGURES,
     )
     assert len(starts) == 4 and starts[0] > 0 and len(set(starts)) == 1
-
-
-def test_twenty_thousand_tensors(open_page):
-    page = open_page(examples.optimize_result(3400))
-    assert page.evaluate(PAINTED, "figure-ranges-after") > 4
-    assert page.locator("#decisions tbody tr").count() == 100
 
 
 def test_copy_button_and_print(open_page, tmp_path):
