@@ -68,7 +68,12 @@ def test_times_of_a_busy_machine_are_not_kept(
 def test_kept_times_that_a_step_belies_are_dropped(tmp_path: Path) -> None:
     def said() -> tuple[str, ...]:
         result = api.optimize(
-            MLP, budget="90%", output=tmp_path / "planned.onnx", time_limit_s=2.0, force=True
+            MLP,
+            budget="90%",
+            output=tmp_path / "planned.onnx",
+            time_limit_s=1.0,
+            workers=1,
+            force=True,
         )
         assert result.verification is not None
         return result.verification.notes
@@ -123,7 +128,8 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
         plan_path=plan_path,
         resident="device",
         swap="none",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
+        workers=1,
     )
     plan = result.plan
     assert plan.cost_source == MEASURED
@@ -133,5 +139,5 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
     assert added_us == pytest.approx(plan.planned.recompute_us + plan.planned.pins_us)
     assert sum(result.after.duration_us) == pytest.approx(plan.planned.time_us)
     assert plan.planned.step_us == plan.planned.time_us + plan.planned.cache_us
-    explained = explain(MLP, plan_path, plan.decisions[0].tensor, time_limit_s=2.0)
+    explained = explain(MLP, plan_path, plan.decisions[0].tensor, time_limit_s=1.0)
     assert explained.times_from.startswith(MEASURED)

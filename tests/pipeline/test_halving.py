@@ -44,7 +44,8 @@ def planned(model: Path, budget: str, folder: Path, **options: object) -> Optimi
         budget=budget,
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=2.0,
+        time_limit_s=1.0,
+        workers=1,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )
@@ -108,7 +109,7 @@ def test_the_plan_is_applied_to_the_byte_and_explained(
     again = api.apply(MLP, folder / "plan.json", output=tmp_path / "again.onnx")
     assert again.read_bytes() == (folder / "planned.onnx").read_bytes()
     name = result.plan.halved[0]
-    found = explain(MLP, folder / "plan.json", f"{name}__half", time_limit_s=3.0)
+    found = explain(MLP, folder / "plan.json", f"{name}__half", time_limit_s=1.0)
     assert found.producer == f"{name}__to_half"
     checked = api.verify(MLP, folder / "planned.onnx", plan=folder / "plan.json", fast=True)
     assert checked.passed
@@ -229,7 +230,7 @@ def chain(folder: Path) -> Path:
 )
 def test_what_makes_no_sense_is_refused(options: dict, said: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=said):
-        api.optimize(MLP, dry_run=True, time_limit_s=3.0, **options)
+        api.optimize(MLP, dry_run=True, time_limit_s=1.0, **options)
 
 
 def test_a_model_in_which_nothing_is_saved_is_refused(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ def planned(proto: onnx.ModelProto, folder: Path, budget: str = "70%") -> Optimi
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
         swap="none",
-        time_limit_s=3,
+        time_limit_s=1.0,
+        workers=1,
         verify="thorough",
     )
     found = result.verification

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("native_library")
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 RACE = {CHECK_SWAPS: "1", LINK_MBPS: "500", LINK_JITTER_US: "200"}
 STEPS = 3
-SETTINGS = {"swap": "only", "copies": "overlapped", "workers": 1, "time_limit_s": 2.0}
+SETTINGS = {"swap": "only", "copies": "overlapped", "workers": 1, "time_limit_s": 1.0}
 
 
 @pytest.fixture(
@@ -217,7 +217,7 @@ def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
     plan = done.plan
     assert loads_of(done) and plan.bound_us is not None
     assert plan.bound_us <= plan.planned.time_us < plan.baseline.time_us
-    found = explain(model, tmp_path / "plan.json", "layers.1.weight__here", time_limit_s=5.0)
+    found = explain(model, tmp_path / "plan.json", "layers.1.weight__here", time_limit_s=1.0)
     assert found.prices is not None and found.prices.bound_us <= plan.planned.time_us
     frontier = planner.sweep(
         model, budgets=("60%", "80%"), device="cpu", hardware="a100-40gb", feeds="host", **options
