@@ -50,7 +50,7 @@ def add_rows_of_earlier_instants(lp: InstantLp) -> None:
                 lp.program.at_least(terms, 0.0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
     replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
@@ -61,7 +61,7 @@ def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
     assert solution.bound_us <= extra + 1e-9 * problem.base_duration_us
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problem=problems(swaps=False), share=st.floats(0, 1), op=st.integers(0, 50))
 def test_with_one_cut_the_value_is_that_of_the_lp(problem, share, op):
     tight = between(problem, share)
@@ -78,7 +78,7 @@ def test_with_one_cut_the_value_is_that_of_the_lp(problem, share, op):
         assert sum(found.resident.values()) >= -TOLERANCE
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problem=problems(swaps=False), share=st.floats(0, 1))
 def test_with_many_instants_the_value_is_that_of_the_lp(problem, share):
     tight = between(problem, share)
@@ -112,7 +112,7 @@ def test_rounded_plans_are_valid(problem, share):
     simulate(tight, Decoder(tight).schedule(decisions))  # raises where it is not
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems(), slack=st.integers(0, 20))
 def test_the_bound_holds_where_copies_run_beside_the_operations(data, problem, slack):
     steps = Decoder(problem).schedule(data.draw(decisions_for(problem)))

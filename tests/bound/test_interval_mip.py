@@ -59,20 +59,20 @@ def assert_bounds(problem: Problem, actions: list[Action], instants: set[int]) -
     assert found.bound_us <= extra + TOLERANCE * problem.base_duration_us
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     assert_bounds(problem, actions, data.draw(instants_of(problem)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_the_bound_holds_whatever_runs_again_and_in_whatever_order(data, problem):
     assert_bounds(problem, with_second_runs(data, problem), data.draw(instants_of(problem)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     data=st.data(),
     problem=problems(swaps=False),
@@ -87,7 +87,7 @@ def test_the_bound_holds_for_plans_by_eviction(data, problem, share, policy):
     assert_bounds(problem, actions, data.draw(instants_of(problem)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False), share=st.floats(0, 1))
 def test_no_weaker_than_the_lp(data, problem, share):
     tight = between(problem, share)
@@ -105,7 +105,7 @@ def test_no_weaker_than_the_lp(data, problem, share):
         assert found.bound_us >= weaker.bound_us - near
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False), share=st.floats(0, 1))
 def test_its_plans_are_valid_and_take_no_less_than_their_value(data, problem, share):
     tight = between(problem, share)

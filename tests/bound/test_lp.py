@@ -25,7 +25,7 @@ def all_instants(problem: Problem) -> InstantLp:
     return model
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
     replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
@@ -36,7 +36,7 @@ def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
     assert solution.extra_us <= extra + TOLERANCE * problem.base_duration_us
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_the_bound_holds_without_swaps(data, problem):
     replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
@@ -47,7 +47,7 @@ def test_the_bound_holds_without_swaps(data, problem):
     assert solution.extra_us <= extra + TOLERANCE * problem.base_duration_us
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_no_plan_peaks_below_the_one_operation_bound(data, problem):
     replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))

@@ -89,7 +89,7 @@ def pyramid(height: int) -> Problem:
     return builder.problem("pyramid")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(problem=tiny, again=st.booleans(), max_sets=st.sampled_from([1, 8, 40, 2_000]))
 def test_no_schedule_has_a_lower_peak(problem, again, max_sets):
     problem = all_again(problem) if again else problem

@@ -109,7 +109,7 @@ def test_as_good_as_the_best_of_all_plans(swaps, latest_only, data):
     assert replay.time_us <= best * (1 + ROUNDING)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=10))
 def test_fixed_to_its_hint_the_model_gives_the_plan_back(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
@@ -129,7 +129,7 @@ def test_fixed_to_its_hint_the_model_gives_the_plan_back(data, problem):
     assert model.plan_of(solver) == plan
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=10))
 def test_what_is_not_free_stays(data, problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))

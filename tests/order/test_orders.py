@@ -108,7 +108,7 @@ def test_list_scheduling_is_the_least_topological_order_by_priority(data, proble
     assert list_schedule(problem, priority, eager=False) == tuple(least)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problem=branching())
 def test_updates_are_what_leads_to_few_outputs_alone(problem):
     net, tensors = network(problem), problem.tensors
@@ -142,7 +142,7 @@ def test_out_of_time_the_search_returns_what_it_was_given(data, problem):
     assert improve_order(problem, start, out_of_time=lambda: True) == start
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), problem=ANY)
 def test_a_reordered_problem_is_the_same_problem(data, problem):
     order = data.draw(orders(problem))
@@ -186,7 +186,7 @@ def test_weight_gradients_run_as_soon_as_they_can():
     assert peak_of(problem, improve_order(problem, plain, out_of_time=never)) <= 310
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problem=ANY, data=st.data())
 @pytest.mark.parametrize("move", [pull_early, push_late])
 def test_moving_operations_keeps_an_order_topological(problem, data, move):
@@ -195,7 +195,7 @@ def test_moving_operations_keeps_an_order_topological(problem, data, move):
     assert is_topological(problem, move(problem, order, chosen))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problem=branching(), data=st.data())
 def test_what_is_pulled_runs_right_behind_what_it_reads_last(problem, data):
     order = data.draw(orders(problem))

@@ -13,7 +13,7 @@ from tests.graphs import problems
 ACTIONS = 12
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(problems(), st.data())
 def test_each_chain_is_what_the_search_finds(problem: Problem, data: st.DataObject) -> None:
     step = st.integers(0, ACTIONS)

@@ -88,7 +88,7 @@ def test_below_the_bound_there_is_no_plan_but_a_least_one(problem):
     assert bound <= found.least.peak_bytes <= base_peak(problem)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(problem=problems(), share=shares)
 def test_the_same_seed_gives_the_same_plan(problem, share):
     problem = between(problem, share)

@@ -16,14 +16,14 @@ from tests.graphs import base_actions, decisions_for, problems
 RUN, OUT, IN = ActionKind.RUN, ActionKind.SWAP_OUT, ActionKind.SWAP_IN
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_any_decisions_give_a_valid_schedule(data, problem):
     plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
     simulate(problem, plan)  # raises where it is not
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_first_runs_come_in_base_order(data, problem):
     plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
@@ -37,7 +37,7 @@ def test_keeping_everything_is_the_base_order(problem):
     assert Decoder(problem).schedule(Decisions()) == base_actions(problem)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_a_tensor_is_copied_out_at_most_once_and_only_where_swapped(data, problem):
     decisions = data.draw(decisions_for(problem))
@@ -53,7 +53,7 @@ def test_a_tensor_is_copied_out_at_most_once_and_only_where_swapped(data, proble
     assert {a.target for a in plan if a.kind is IN} <= swapped
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_operations_that_may_not_run_twice_run_once(data, problem):
     plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))

@@ -18,7 +18,7 @@ from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_live_bytes_and_time_agree(data, problem):
     decoder = Decoder(problem)
@@ -30,7 +30,7 @@ def test_live_bytes_and_time_agree(data, problem):
     assert time_us == pytest.approx(judged.time_us)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_times_beside_the_operations_agree(data, problem):
     decisions = data.draw(decisions_for(problem))
@@ -65,7 +65,7 @@ def test_decisions_survive_the_arrays(data, problem):
     assert all(np.array_equal(x, y) for x, y in zip(plan, again, strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_a_tensor_brought_back_early_is_there_from_then_on(data, problem):
     decisions = data.draw(decisions_for(problem))

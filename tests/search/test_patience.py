@@ -58,7 +58,7 @@ def test_a_search_that_finds_nothing_for_a_while_ends(problem, share, took_s):
     assert left_s == pytest.approx(min(gap / 0.01, max(0.1 * gap / 0.01, took_s)), abs=0.05)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(problem=problems(), share=st.floats(0, 1))
 def test_no_patience_at_all_still_finds_what_fits(problem, share):
     """What is found in no time, the simple engines' plan, is taken; it is replayed."""
@@ -73,7 +73,7 @@ def test_no_patience_at_all_still_finds_what_fits(problem, share):
         assert patient.candidate.time_us <= hasty.candidate.time_us * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(problem=problems(), share=st.floats(0.2, 0.8))
 def test_a_hasty_race_has_a_winner_wherever_a_patient_one_has(problem, share):
     tight = between(problem, share)
