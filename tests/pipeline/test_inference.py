@@ -104,8 +104,9 @@ FUSED = {
 CASES = {"bert": (BERTClassifier, "88%"), "gpt": (GPT, "95%")}
 
 
-@pytest.mark.parametrize("saved", [False, True], ids=["plain", "saved"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "saved"), [("gpt", False), ("bert", True)], ids=["gpt-plain", "bert-saved"]
+)
 def test_transformer(name: str, saved: bool, tmp_path: Path) -> None:
     kind, budget = CASES[name]
     path = exported(transformer(kind), torch.randint(0, 50, (8, 128)), tmp_path / "m.onnx")
@@ -114,7 +115,12 @@ def test_transformer(name: str, saved: bool, tmp_path: Path) -> None:
         found = {node.op_type for node in onnx.load(path).graph.node}
         assert found >= FUSED[name], found
     result = optimize(
-        path, budget=budget, swap="auto", output=tmp_path / "planned.onnx", time_limit_s=3
+        path,
+        budget=budget,
+        swap="auto",
+        output=tmp_path / "planned.onnx",
+        time_limit_s=1,
+        workers=1,
     )
     check(result, path)
 
@@ -161,7 +167,7 @@ def contrib_chain() -> onnx.ModelProto:
 def test_contrib_operators_are_sized_and_recomputed(tmp_path: Path) -> None:
     path, planned = tmp_path / "m.onnx", tmp_path / "planned.onnx"
     onnx.save(contrib_chain(), path)
-    result = optimize(path, budget="80%", output=planned, swap="none", time_limit_s=1)
+    result = optimize(path, budget="80%", output=planned, swap="none", time_limit_s=1, workers=1)
     check(result, path)
     copies = {n.op_type for n in onnx.load(planned).graph.node if "__recompute_" in n.name}
     assert copies & {"FastGelu", "BiasGelu", "Gelu", "FusedMatMul"}, copies
@@ -177,6 +183,11 @@ def test_convolutions_with_weights_as_inputs(saved: bool, tmp_path: Path) -> Non
         path = as_saved(path, Level.ORT_ENABLE_EXTENDED)
         assert "FusedConv" in {node.op_type for node in onnx.load(path).graph.node}
     result = optimize(
-        path, budget="95%", output=tmp_path / "planned.onnx", swap="none", time_limit_s=3
+        path,
+        budget="95%",
+        output=tmp_path / "planned.onnx",
+        swap="none",
+        time_limit_s=1,
+        workers=1,
     )
     check(result, path)

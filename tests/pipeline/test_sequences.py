@@ -72,7 +72,13 @@ def looping(folder: Path, times: int) -> Path:
 
 
 def planned(path: Path, **more: Any) -> OptimizeResult:
-    options: dict[str, Any] = {"swap": "none", "budget_of": "live", "time_limit_s": 2, **more}
+    options: dict[str, Any] = {
+        "swap": "none",
+        "budget_of": "live",
+        "time_limit_s": 1.0,
+        "workers": 1,
+        **more,
+    }
     plan = path.with_name("plan.json")
     return optimize(path, output=path.with_name("planned.onnx"), plan_path=plan, **options)
 

@@ -41,7 +41,7 @@ def found_in(problem: Problem, limit_s: float) -> Solved:
         return search_for(problem)(problem, SearchSettings(limit_s=limit_s, workers=1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_a_serial_plan_is_taken_over_and_takes_no_longer(data: st.DataObject, problem: Problem):
     actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
@@ -83,7 +83,7 @@ def of_sample(name: str) -> Problem:
 
 PROBLEMS: dict[str, Callable[[str], Problem]] = {
     **dict.fromkeys(FAMILIES, lambda family: synthetic(family, 100)),
-    **dict.fromkeys(("mlp_adamw.onnx", "gpt.onnx"), of_sample),
+    "mlp_adamw.onnx": of_sample,
 }
 
 

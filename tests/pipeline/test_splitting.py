@@ -40,6 +40,7 @@ def optimized(model: Path, folder: Path, budget: int, **options: object) -> Opti
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
         time_limit_s=3.0,
+        workers=1,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )
@@ -162,6 +163,7 @@ def test_a_gpt_below_its_least_peak(tmp_path: Path) -> None:
         budget="9.5%",
         output=tmp_path / "planned.onnx",
         time_limit_s=3.0,
+        workers=1,
         split="auto",
         resident="host",
     )
