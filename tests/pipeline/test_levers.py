@@ -44,7 +44,7 @@ def test_a_lever_that_is_off_is_in_no_stack(
         budget="80%",
         output=tmp_path / "planned.onnx",
         verify=False,
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         reproducible=True,
     )
     searches = [stack for stack in stacks if "trying._try" in stack]
@@ -89,7 +89,7 @@ class OnlyNotes(Lever):
 @pytest.fixture(scope="module")
 def tight() -> tuple[Prepared, Settings]:
     """A model whose plans recompute or swap for much longer than 1% of a step."""
-    limits = Limits(time_limit_s=2.0, workers=1)
+    limits = Limits(time_limit_s=1.0, workers=1)
     request = Request(model=MLP, budget="82%", costs=Costs(calibrate="never"), limits=limits)
     prepared = prepare(request)
     return prepared, settings_of(prepared)
