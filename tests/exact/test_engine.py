@@ -53,7 +53,7 @@ def every_plan(problem: Problem) -> Iterator[Decisions]:
         yield Decisions(gaps={gap: choice for gap, choice in plan if choice is not None})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(problem=problems(max_ops=6), share=st.floats(0, 1))
 def test_as_good_as_the_best_of_all_plans(problem, share):
     evaluator = Evaluator(problem)
@@ -70,7 +70,7 @@ def test_as_good_as_the_best_of_all_plans(problem, share):
     assert found.candidate.peak_bytes <= tight.capacity_bytes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_never_worse_than_the_incumbent_and_within_the_capacity(data, problem):
     evaluator = Evaluator(problem)

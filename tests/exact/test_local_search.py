@@ -82,7 +82,7 @@ def test_one_worker_finds_the_same_for_the_same_seed():
 
 
 def test_two_workers_fit_a_layered_graph():
-    problem = layered(60, seed=5)
+    problem = layered(40, seed=5)
     found, _ = improve_locally(
         problem,
         base_actions(problem),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -156,7 +157,7 @@ def broken_arenas() -> Iterator[tuple[TrainingGraph, tuple[OpId, ...], int]]:
 def test_orders_are_found_where_the_plain_one_does_not_fit() -> None:
     """Of random graphs whose arena breaks up in the plain order, most fit in another one."""
     broken = found = 0
-    for graph, order, cap in broken_arenas():
+    for graph, order, cap in itertools.islice(broken_arenas(), 8):
         broken += 1
         other = fit(demands(graph, order), cap, time_limit_s=60, workers=1)
         assert other.need >= 1

@@ -18,11 +18,12 @@ def test_a_plan_with_swaps_is_planned_again(tmp_path: Path) -> None:
         output=once,
         swap="auto",
         resident="device",
-        time_limit_s=2,
+        time_limit_s=1.0,
+        workers=1,
         verify=False,
     )
     assert first.plan.planned.swapped_tensors > 0
-    second = api.optimize(once, budget="98%", output=twice, time_limit_s=2)
+    second = api.optimize(once, budget="98%", output=twice, time_limit_s=1.0, workers=1)
     assert second.verification is not None and second.verification.passed
     assert second.plan.baseline.peak_bytes == first.plan.planned.peak_bytes
     assert second.plan.planned.peak_bytes <= 0.98 * second.plan.baseline.peak_bytes
@@ -42,11 +43,18 @@ def test_nothing_left_to_do_says_so(tmp_path: Path) -> None:
         output=once,
         swap="auto",
         resident="device",
-        time_limit_s=2,
+        time_limit_s=1.0,
+        workers=1,
         verify=False,
     )
     again = api.optimize(
-        once, budget="100%", budget_of="live", output=twice, time_limit_s=2, verify=False
+        once,
+        budget="100%",
+        budget_of="live",
+        output=twice,
+        time_limit_s=1.0,
+        workers=1,
+        verify=False,
     )
     assert again.plan.unchanged
     assert twice.read_bytes() == once.read_bytes()
