@@ -109,9 +109,9 @@ def test_only_a_device_with_a_memory_of_its_own_has_a_budget():
 
 def test_optimize_and_fit_have_the_same_budget(tmp_path):
     path = device(tmp_path, "board", 9 << 20)
-    options = {"dry_run": True, "time_limit_s": 1.0}
+    options = {"dry_run": True, "time_limit_s": 1.0, "workers": 1}
     plan = optimize(MLP, device="cuda", hardware=path, **options).plan
-    (fit,) = fit_devices(MLP, [path], time_limit_s=2.0).devices
+    (fit,) = fit_devices(MLP, [path], time_limit_s=1.0).devices
     assert plan.budget_bytes == fit.budget_bytes < 9 << 20
     assert plan.planned.peak_bytes <= plan.budget_bytes < plan.baseline.peak_bytes
     assert plan.reserve_bytes == 0 and plan.budget_text.startswith("memory of board, ")
@@ -123,7 +123,7 @@ def test_optimize_and_fit_have_the_same_budget(tmp_path):
 
 
 def test_a_plan_for_the_cpu_copies_nothing_and_one_with_copies_says_what_they_are_worth():
-    options = {"budget": "80%", "calibrate": False, "dry_run": True, "time_limit_s": 1.0}
+    options = {"budget": "80%", "dry_run": True, "time_limit_s": 1.0, "workers": 1}
     plan = optimize(MLP, **options).plan
     assert plan.swap_mode == "none" and not plan.resident
     assert not plan.planned.swap_in_bytes and SHARED not in plan.assumptions
@@ -134,7 +134,7 @@ def test_a_plan_for_the_cpu_copies_nothing_and_one_with_copies_says_what_they_ar
 
 def test_predictions_need_no_device_and_have_copies_for_a_gpu():
     """Nothing is written, so that nothing has to be asked."""
-    options = {"time_limit_s": 2.0, "calibrate": False}
+    options = {"time_limit_s": 1.0, "calibrate": False}
     here = analyze(MLP, **options)
     there = analyze(MLP, hardware="t4", **options)
     assert here.levers == ("recompute",) and here.on_host is None
@@ -150,11 +150,11 @@ def test_predictions_need_no_device_and_have_copies_for_a_gpu():
 
 
 def test_a_cpu_among_devices_has_no_copies(tmp_path):
-    both = fit_devices(MLP, ["cpu", "t4"], time_limit_s=2.0)
+    both = fit_devices(MLP, ["cpu", "t4"], time_limit_s=1.0)
     hows = [[way.how for way in found.ways] for found in both.devices]
     assert hows[0] == ["as it is", "recompute"]
     assert hows[1] == ["as it is", "recompute", "copies", "copies overlapped"]
     assert both.least.on_host is not None
-    alone = fit_devices(MLP, ["cpu"], time_limit_s=2.0)
+    alone = fit_devices(MLP, ["cpu"], time_limit_s=1.0)
     assert alone.least.on_host is None
     assert alone.least.on_device.peak_bytes > both.least.on_device.peak_bytes

@@ -39,7 +39,7 @@ from planner.targets.webgpu import WEBGPU
 pytestmark = pytest.mark.usefixtures("native_library")
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
-LIMIT_S = 3.0
+LIMIT_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_lanes_show_the_copies_beside_the_operations(done):
 
 def test_explain_prices_the_problem_that_was_solved(done):
     swapped = next(d.tensor for d in done.plan.decisions if d.action == "swap")
-    found = explain(MODEL, done.plan_path, swapped, time_limit_s=2.0)
+    found = explain(MODEL, done.plan_path, swapped, time_limit_s=1.0)
     assert found.intervals
 
 
@@ -194,7 +194,7 @@ def test_overlap_without_copies_is_a_usage_error(tmp_path, monkeypatch, capsys):
 def test_a_sweep_with_overlap_costs_no_more(capsys):
     found = {}
     for copies in ("serial", "overlapped"):
-        options = ["--budgets", "80%", "--swap", "only", "--copies", copies, "--time-limit", "4"]
+        options = ["--budgets", "80%", "--swap", "only", "--copies", copies, "--time-limit", "2"]
         assert main(["sweep", str(MODEL), *options, "-j", "1", "--json", "-q"]) == 0
         found[copies] = json.loads(capsys.readouterr().out)
     slower = {c: f["frontiers"][0]["points"][0]["slowdown"] for c, f in found.items()}

@@ -31,7 +31,7 @@ def done(request, tmp_path_factory) -> OptimizeResult:
         swap=request.param,
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=2.0,
+        time_limit_s=1.0,
         workers=1,
         verify=False,
     )

@@ -89,15 +89,15 @@ def test_a_sweep_goes_below_what_the_device_alone_can_and_a_plan_confirms_it(
     tmp_path: Path,
 ) -> None:
     model = ZOO / "mlp_adamw.onnx"
-    alone = api.analyze(model, resident="device", time_limit_s=3)
-    both = api.analyze(model, resident="auto", time_limit_s=3)
+    alone = api.analyze(model, resident="device", time_limit_s=1.0)
+    both = api.analyze(model, resident="auto", time_limit_s=1.0)
     assert alone.on_host is None and both.on_host is not None
     least = both.on_host.peak_bytes
     assert both.on_host.bound_bytes <= least < alone.least_peak_bound_bytes
     budget = f"{alone.least_peak_bound_bytes - 1}B"
     device = sweep(model, budgets=[budget], resident="device", jobs=1, time_limit_s=1)
     assert device.frontiers[0].points[0].is_impossible
-    anywhere = sweep(model, budgets=[budget], resident="auto", jobs=1, time_limit_s=3)
+    anywhere = sweep(model, budgets=[budget], resident="auto", jobs=1, time_limit_s=1.0)
     plan = anywhere.frontiers[0].points[0].plan
     assert plan is not None and plan.peak_bytes <= alone.least_peak_bound_bytes
     assert any("live on the host" in text for text in anywhere.assumptions)
