@@ -270,7 +270,8 @@ def test_a_plan_with_it_is_verified_and_made_again(step: Path, tmp_path: Path):
         plan_path=tmp_path / "plan.json",
         fuse="auto",
         calibrate=True,
-        time_limit_s=2.0,
+        time_limit_s=1.0,
+        workers=1,
     )
     verification = result.verification
     assert verification is not None and verification.passed, verification

@@ -116,8 +116,6 @@ def found_in(path: Path) -> list[Convolved]:
     [
         {},
         {"kernel": 2, "pad": 0},
-        {"stride": 2},
-        {"dilation": 2, "pad": 2},
         {"kernel": 4, "stride": 2, "dilation": 3, "pad": 3},
     ],
 )
@@ -129,7 +127,12 @@ def test_it_is_found_and_one_node_gives_its_numbers(
     (one,) = found_in(path)
     assert len(one.operations) + len(one.prepares) == len(nodes)
     result = api.optimize(
-        path, budget="100%", output=tmp_path / "planned.onnx", fuse="auto", time_limit_s=1.0
+        path,
+        budget="100%",
+        output=tmp_path / "planned.onnx",
+        fuse="auto",
+        time_limit_s=1.0,
+        workers=1,
     )
     assert result.verification is not None and result.verification.passed, result.verification
     kinds = [node.op_type for node in onnx.load(tmp_path / "planned.onnx").graph.node]

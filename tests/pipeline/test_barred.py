@@ -161,7 +161,7 @@ def done(tmp_path_factory) -> tuple[OptimizeResult, str, str]:
             swap="auto",
             output=folder / "out.onnx",
             plan_path=folder / "plan.json",
-            time_limit_s=2.0,
+            time_limit_s=1.0,
             workers=1,
             verify=False,
         )

@@ -90,7 +90,7 @@ def test_devices_of_a_training_graph(tmp_path):
     peak = prepare(Request(model=model), to_rewrite=False).baseline.peak_bytes
     shares = {"whole": 1.0, "most": 0.9, "half": 0.5, "tenth": 0.1}
     names = [device(tmp_path, name, int(share * peak)) for name, share in shares.items()]
-    found = fit_devices(model, names, reserve="0B", time_limit_s=2)
+    found = fit_devices(model, names, reserve="0B", time_limit_s=1.0)
     check_rows(found)
     whole, most, half, tenth = found.devices
     assert whole.ways[0].fits and whole.ways[3].slowdown == 0
@@ -105,7 +105,7 @@ def test_devices_of_a_training_graph(tmp_path):
     # what fit says of a device, optimize does at that budget
     for one, swap, fits in ((most, "none", True), (half, "none", False), (half, "auto", True)):
         arguments = {"device": "cpu", "hardware": one.hardware, "swap": swap}
-        arguments |= {"time_limit_s": 2, "dry_run": True}
+        arguments |= {"time_limit_s": 1.0, "dry_run": True}
         budget = f"{one.budget_bytes}B"
         if not fits:
             with pytest.raises(InfeasibleBudgetError):
@@ -120,7 +120,7 @@ def test_devices_of_a_training_graph(tmp_path):
 def test_the_largest_batch(sizes, chain, tmp_path):
     """The largest that fits was measured to fit, and the next one not to, where no search decides."""
     names = [device(tmp_path, name, mib * MIB) for name, mib in (("ten", 10), ("six", 6))]
-    found = fit_devices(chain, names, dims={"batch": sizes}, reserve="0B", time_limit_s=2)
+    found = fit_devices(chain, names, dims={"batch": sizes}, reserve="0B", time_limit_s=1.0)
     check_rows(found)
     assert found.dim == "batch"
 
@@ -158,9 +158,9 @@ def test_times_of_another_device_are_those_of_a_model_prepared_for_it():
 def test_the_reserve_is_taken_off_each_memory(tmp_path):
     model = zoo.path("mlp_adamw")
     small = device(tmp_path, "small", 100 * MIB)
-    found = fit_devices(model, [small, "t4"], time_limit_s=2)
+    found = fit_devices(model, [small, "t4"], time_limit_s=1.0)
     assert [one.reserve_bytes for one in found.devices] == [10 * MIB, 1 << 30]
-    (one,) = fit_devices(model, [small], reserve="25%", time_limit_s=2).devices
+    (one,) = fit_devices(model, [small], reserve="25%", time_limit_s=1.0).devices
     assert one.budget_bytes == 75 * MIB
     with pytest.raises(UsageError, match="takes all memory"):
         fit_devices(model, [small, "t4"], reserve="1GB")

@@ -30,6 +30,7 @@ def planned(path: Path, **options: object) -> OptimizeResult:
         output=path.with_name("planned.onnx"),
         plan_path=path.with_name("plan.json"),
         time_limit_s=2.0,
+        workers=1,
         force=True,
         **given,  # pyright: ignore[reportArgumentType]
     )
