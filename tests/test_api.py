@@ -55,7 +55,7 @@ def result(request, tmp_path_factory) -> OptimizeResult:
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
         report_path=folder / "report.html",
-        time_limit_s=1.0,
+        time_limit_s=0.5,
         reproducible=True,
         verify="thorough",
     )
