@@ -77,9 +77,8 @@ g (float[N, 16] x, float[16, 16] w) => (float[M, 16] y, float[K, 16] out) {{
 
 @pytest.mark.parametrize("swap", ["none", "only", "auto"])
 def test_what_a_view_reads_besides_its_source_runs_before_its_readers(
-    tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, swap: str
 ) -> None:
-    monkeypatch.setattr(properties, "TIME_LIMIT_S", 3.0)  # not all plans fit their arena
     _holds(_model(COMPUTED_SHAPE), tmp_path, Mode(swap=swap), {"N": 8})
 
 
@@ -455,11 +454,8 @@ def test_a_log_softmax_of_doubles_has_a_buffer_of_its_own(tmp_path: Path) -> Non
     _holds(_model(text), tmp_path, Mode(swap="none"))
 
 
-def test_what_reads_through_a_barrier_that_is_taken_away_runs_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_reads_through_a_barrier_that_is_taken_away_runs_once(tmp_path: Path) -> None:
     """A Transpose is moved behind the reshape that a barrier is."""
-    monkeypatch.setattr(properties, "TIME_LIMIT_S", 3.0)  # not all plans fit their arena
     text = f"""
     g (double[8, 16] x, double[16, 8] w, double[8] b, float[N, 16] z)
       => (double[M, 8] out, double[8, 8] u, float[N, 16] y)
