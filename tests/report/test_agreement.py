@@ -44,13 +44,18 @@ def _printed(show, document: OptimizeDocument) -> str:
     return " ".join(capture.get().split())
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Run:
+@pytest.fixture(
+    scope="module",
+    params=[("mlp_adamw", "80%"), ("gpt", "60%")],
+    ids=" ".join,
+)
+def run(request, tmp_path_factory) -> Run:
+    name, budget = request.param
     folder = tmp_path_factory.mktemp("agreement")
     page, plan = folder / "page.html", folder / "a.plan.json"
     result = optimize(
-        ZOO / "gpt.onnx",
-        budget="60%",
+        ZOO / f"{name}.onnx",
+        budget=budget,
         output=folder / "a.onnx",
         plan_path=plan,
         report_path=page,
