@@ -174,14 +174,14 @@ def optimize(
         trace=path_or_none(trace_path),
     )
     files.check(request.model, force=force or dry_run)
-    job = OptimizeJob(
-        request=request,
-        files=Files() if dry_run else files,
-        verify=False if dry_run else verify,
-        search_context=search_context,
-        progress=progress or silent,
-    )
     with clock.counting(is_asked=reproducible):
+        job = OptimizeJob(
+            request=request,
+            files=Files() if dry_run else files,
+            verify=False if dry_run else verify,
+            search_context=search_context,
+            progress=progress or silent,
+        )
         return optimized(job)
 
 

@@ -134,8 +134,8 @@ class Limits:
             check=check_time_limit,
             unlike={
                 "optimize": dict(
-                    help="Time limit for the search, and for what comes before it beyond 10 s; writing "
-                    "and verifying the model take extra time."
+                    help="Time limit for the search, and for what comes before it as far as that takes "
+                    "more than 10 s; writing and verifying the model take extra time."
                 ),
                 "sweep": dict(unsaid=120.0),
                 "fit": dict(unsaid=120.0),

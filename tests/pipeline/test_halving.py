@@ -44,8 +44,7 @@ def planned(model: Path, budget: str, folder: Path, **options: object) -> Optimi
         budget=budget,
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=1.0,
-        workers=1,
+        time_limit_s=2.0,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )

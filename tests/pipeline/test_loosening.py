@@ -14,6 +14,7 @@ from planner import optimize
 from planner.graph.schedule import default_order
 from planner.lower.order.pins import pins_needed
 from planner.pipeline.answer import optimizing
+from planner.pipeline.prepare import settings as preparing
 from planner.pipeline.prepare.prepared import Prepared, prepare, silent
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record.assemble import INTERRUPTED
@@ -104,7 +105,10 @@ def test_ctrl_c_while_a_plan_is_loosened_keeps_it(is_kept, monkeypatch, tmp_path
     """The plan is there already; where nobody wants it kept, the interrupt goes on."""
 
     def interrupted(planned: Planned, settings: Settings, *, left_s: float) -> Planned:
+        assert 0 < left_s < settings.time_limit_s == 8.0  # 40% of the limit
         raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparing, "LEAD_S", -1e6)  # the time before the search is long over
 
     monkeypatch.setattr(optimizing, "loosened", interrupted)
 

@@ -25,7 +25,7 @@ MODEL = Path(__file__).parents[2] / "models" / "zoo" / "gpt.onnx"
 def asked() -> tuple[Prepared, Settings]:
     request = Request(model=MODEL, budget="70%", costs=Costs(calibrate="never"))
     prepared = prepare(request)
-    return prepared, replace(settings_of(prepared), time_limit_s=4.0)
+    return prepared, replace(settings_of(prepared), time_limit_s=10.0)
 
 
 def recording(patch: pytest.MonkeyPatch) -> list[tuple[BaseOrder, ...]]:

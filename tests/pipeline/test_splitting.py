@@ -163,7 +163,6 @@ def test_a_gpt_below_its_least_peak(tmp_path: Path) -> None:
         budget="9.5%",
         output=tmp_path / "planned.onnx",
         time_limit_s=3.0,
-        workers=1,
         split="auto",
         resident="host",
     )

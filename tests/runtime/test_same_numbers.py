@@ -23,7 +23,8 @@ from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare
 from planner.runtime.optimizers import normalize
 from planner.runtime.optimizers.same_numbers import OptimizedFile, same_numbers
-from planner.runtime.options import Level
+from planner.runtime.options import Level, Opening, default_threads
+from planner.runtime.profiled import Profiled
 from tests.runtime.test_normalize import patches
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -65,6 +66,22 @@ def told(prepared: Prepared, **more: int) -> str:
 def test_the_samples_are_the_same_bits(name: str) -> None:
     said = told(prepare(Request(model=ZOO / f"{name}.onnx")))
     assert "are the same bits as in a session of the file, and within 0.001 of the" in said
+
+
+def test_an_opened_session_of_other_options_is_not_run() -> None:
+    prepared = prepare(Request(model=ZOO / "mlp_adamw.onnx"))
+    other = Profiled(prepared.loaded.path, Opening(level="extended", threads=1))  # never created
+    subject = replace(subject_of(prepared), opened=other)
+    assert same_numbers(subject, lambda: make_inputs(subject.path)[0]) == told(prepared)
+
+
+def test_an_opened_session_is_released_with_its_run() -> None:
+    prepared = prepare(Request(model=ZOO / "mlp_adamw.onnx"))
+    with Profiled(prepared.loaded.path, Opening(threads=default_threads())) as opened:
+        subject = replace(subject_of(prepared), opened=opened)
+        assert same_numbers(subject, lambda: make_inputs(subject.path)[0]) == told(prepared)
+        with pytest.raises(AssertionError):
+            _ = opened.session
 
 
 def test_an_initializer_put_back_wrongly_is_found_without_verification(

@@ -85,7 +85,7 @@ def _with_reserve(job: OptimizeJob, result: OptimizeResult, given: int, again: i
     job.progress(f"again, with {format_bytes(reserve)} in reserve, for the arena's fragmentation")
     request = replace(job.request, reserve=f"{reserve}B")
     prepared = None if job.prepared is None else replace(job.prepared, request=request)
-    return replace(job, request=request, prepared=prepared)
+    return replace(job, request=request, prepared=prepared, began=clock.now())
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -59,8 +59,7 @@ class Made:
         prepared: the model that the plan was made for.
         after: the predicted figures of the rewritten model.
         rewritten: None if the model stays as it is.
-        original: a session of the original that is being created, for the verification; None for
-            none.
+        original: a session of the original, begun before planning, for the verification; None for none.
     """
 
     prepared: Prepared
@@ -82,6 +81,7 @@ class OptimizeJob:
         step: the step of which the request's model is one run; None if the model is a whole step.
         prepared: the request's model, if it is prepared already.
         notes: further assumptions of the plan.
+        began: when the request was made (`planner.clock.now`): its time limit counts from there.
     """
 
     request: Request
@@ -92,6 +92,7 @@ class OptimizeJob:
     step: WholeStep | None = None
     prepared: Prepared | None = None
     notes: tuple[str, ...] = ()
+    began: float = field(default_factory=clock.now)
 
     def run(self) -> OptimizeResult:
         """Plan, rewrite, verify, report.
@@ -100,7 +101,6 @@ class OptimizeJob:
             VerificationError: ONNX Runtime does not confirm the plan; every file is in place.
             UsageError, ModelError, InfeasibleBudgetError: see `planner.errors`.
         """
-        began = clock.now()
         with ExitStack() as stack:
             ahead = OriginalAhead(self.request, stack)
             helper = self._helper(stack)
@@ -115,7 +115,7 @@ class OptimizeJob:
                     preview = PreviewBeside(helper)
                 if not self.verify or self.files.model is None:
                     prepared = compared(prepared, progress=self.progress, opened=ahead.session)
-                settings = settings.after(clock.now() - began)
+                settings = settings.after(clock.now() - self.began)
                 made = self._made(prepared, settings, helper, preview)
             whole = prepared if self.step is None else self.step.prepared
             result = OptimizeResult(

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from planner.onnxio.load import LoadedModel
 from planner.request import Request
+from planner.runtime.optimizers.large_fills import large_fills
 from planner.runtime.optimizers.normalize import Written
 from planner.runtime.options import Opening, default_threads
 from planner.runtime.profiled import MANY_NODES, Profiled, may_copy
@@ -43,5 +44,7 @@ def original_ahead(loaded: LoadedModel, request: Request) -> Profiled | None:
         return None
     if target_named(request.device).own_memory or not request.ort_optimize:
         return None
+    if large_fills(loaded.model):
+        return None  # it would write them, and planning would not use its graph
     opening = Opening(threads=default_threads())
     return Profiled(loaded.path, opening, seed=request.seed, with_copy=True)

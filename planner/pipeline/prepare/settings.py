@@ -24,7 +24,7 @@ LEAD_S = 10.0
 """Seconds for reading, timing and comparing a model that a time limit does not count."""
 
 LEAST_SHARE, LEAST_S = 0.4, 5.0
-"""The share of a time limit, and the seconds of it, that are left for a search in any case."""
+"""The share of a time limit, and the seconds of a long one, that are left for a search in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +84,8 @@ class Settings:
     def after(self, spent_s: float) -> Settings:
         """Return the settings of a search that begins so many seconds after the command.
 
-        What they are above `LEAD_S` counts into the time limit, of which `LEAST_SHARE` and `LEAST_S` are
-        kept for the search.
+        What they are above `LEAD_S` counts into the time limit. The search keeps `LEAST_SHARE` of it, and
+        `LEAST_S` at least, or all of a shorter limit.
         """
         limit_s = self.time_limit_s
         least_s = max(LEAST_SHARE * limit_s, min(limit_s, LEAST_S))

@@ -18,7 +18,7 @@ def compared(prepared: Prepared, *, progress: Progress, opened: Profiled | None 
     """Compare the numbers of the model's graph with the file's, and note how in its assumptions.
 
     Args:
-        opened: a session of the file with default options, if there is one; released here.
+        opened: a session of the file with default options, if there is one; released after its run.
 
     Raises:
         VerificationError: ONNX Runtime's optimizers made a graph that computes something else.
@@ -48,6 +48,4 @@ def compared(prepared: Prepared, *, progress: Progress, opened: Profiled | None 
         opened=opened,
     )
     said = same_numbers(subject, feeds)
-    if opened is not None:
-        opened.drop()
     return prepared.noted(said)

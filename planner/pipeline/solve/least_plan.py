@@ -199,7 +199,7 @@ def _infeasible(
     kind = TimeLimitError if is_open else InfeasibleBudgetError
     as_held = _AS_HELD if settings.budget_of == "held" else ""
     what = (
-        f"within {settings.time_limit_s:g} s no plan was found that fits"
+        f"within {settings.time_limit_s:.3g} s no plan was found that fits"
         if is_open
         else "no plan fits"
     )

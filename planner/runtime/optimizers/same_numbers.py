@@ -68,7 +68,8 @@ class OptimizedFile:
         step_us: predicted time of a step, in microseconds.
         no_runs: whether long runs are unwanted.
         seed: of the sessions' random numbers.
-        opened: a session of the file with that seed, which may be run in place of a new one.
+        opened: a session of the file with that seed, which may be run in place of a new one, and is
+            then released.
     """
 
     path: Path
@@ -118,6 +119,8 @@ def same_numbers(
         file = ModelInMemory(data=subject.path.read_bytes(), folder=subject.path.parent)
         ours = _run(subject, graph, feeds, "disabled", order="priority")
         theirs = _run(subject, file, feeds, subject.level)
+        if subject.opened is not None:
+            subject.opened.drop()  # with its memory: another session follows
     except (ModelError, UsageError, EncodeError, ValueError, OSError) as error:
         return _unrun(subject, f"it could not be run here ({str(error).splitlines()[0]})")
     drawn = drawn_outputs(subject.graph)

@@ -234,7 +234,7 @@ def _cluster(address: str) -> Iterator[Callable[..., Any]]:
         raise UsageError('--ray needs Ray: pip install "onnx-planner[ray]"') from None
     was_connected = ray.is_initialized()
     try:
-        # a cluster of this process alone needs no page of its own
+        # a cluster that this call starts needs no page; one that is there keeps its own
         ray.init(
             address=address,
             log_to_driver=False,
