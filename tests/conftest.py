@@ -19,10 +19,11 @@ TOGETHER = ("tests/training/",)
 
 FIRST = (
     "tests/training/",
+    "tests/fuzz/test_finds.py",
+    "tests/test_docs.py",
+    "tests/test_checks.py",
     "tests/test_api.py",
-    "tests/cli/test_sweep.py",
     "tests/test_first_hour.py",
-    "tests/export/test_planned.py",
 )
 """What takes longest begins first, so that no worker is left with it at the end."""
 
