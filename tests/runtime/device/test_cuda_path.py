@@ -92,7 +92,7 @@ def test_a_plan_is_timed_capped_and_verified(
         output=output,
         device="cuda",
         calibrate=True,
-        time_limit_s=5.0
+        time_limit_s=5.0,
         verify=False,
     )
     assert result.plan.cost_source.startswith("measured")
