@@ -18,12 +18,10 @@ from planner.pipeline.prepare import settings as preparing
 from planner.pipeline.prepare.prepared import Prepared, prepare, silent
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record.assemble import INTERRUPTED
-from planner.pipeline.solve import loosening
 from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.orders import base_orders, with_pins
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import make_plan
-from planner.pipeline.solve.policy import POLICY
 from planner.request import Costs, Request
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
@@ -76,16 +74,6 @@ def test_nothing_is_loosened_where_it_is_not_worth_the_wait(planned) -> None:
     assert loosened(plain, replace(settings, order_target="priority")) is plain
 
 
-def test_a_large_file_is_not_waited_for_when_the_time_is_over(
-    planned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, settings, plain = planned
-    assert loosened(plain, settings, left_s=0.0) is not plain  # of a small one
-    monkeypatch.setattr(loosening, "POLICY", replace(POLICY, quick_nodes=1, worth_per_s=-1.0))
-    assert loosened(plain, settings, left_s=30.0) is not plain
-    assert loosened(plain, settings, left_s=0.5) is plain
-
-
 def test_the_order_that_onnx_runtime_runs_anyway_needs_no_pins(planned) -> None:
     prepared, _, _ = planned
     assert pins_needed(prepared.graph, default_order(prepared.graph)) == 0
@@ -104,8 +92,8 @@ def test_the_order_that_onnx_runtime_runs_anyway_needs_no_pins(planned) -> None:
 def test_ctrl_c_while_a_plan_is_loosened_keeps_it(is_kept, monkeypatch, tmp_path: Path) -> None:
     """The plan is there already; where nobody wants it kept, the interrupt goes on."""
 
-    def interrupted(planned: Planned, settings: Settings, *, left_s: float) -> Planned:
-        assert 0 < left_s < settings.time_limit_s == 8.0  # 40% of the limit
+    def interrupted(planned: Planned, settings: Settings) -> Planned:
+        assert settings.time_limit_s == 8.0  # 40% of the limit
         raise KeyboardInterrupt
 
     monkeypatch.setattr(preparing, "LEAD_S", -1e6)  # the time before the search is long over

@@ -173,7 +173,6 @@ class OptimizeJob:
 
         The budget preview starts beside this as soon as the plan's actions are known.
         """
-        until = clock.now() + settings.time_limit_s
         with (self.search_context or nullcontext)():
             if self.request.budget is None:
                 most = self._most_slowdown()
@@ -186,7 +185,7 @@ class OptimizeJob:
                 binds = self._binds(planned, settings)
             if preview is not None:
                 preview.begin(settings, planned)
-            planned = self._loosened(planned, settings, until)
+            planned = self._loosened(planned, settings)
             if preview is not None:
                 preview.settle(planned)
         found = plans.assemble(planned.prepared, settings, planned)
@@ -247,17 +246,13 @@ class OptimizeJob:
             max_slowdown=None if most is None else parse_slowdown(most),
         )
 
-    def _loosened(self, planned: Planned, settings: Settings, until: float) -> Planned:
-        """Drop the anchors that the plan does not need; keep the plan as it is after Ctrl-C.
-
-        Args:
-            until: end of the search (`planner.clock.now`).
-        """
+    def _loosened(self, planned: Planned, settings: Settings) -> Planned:
+        """Drop the anchors that the plan does not need; keep the plan as it is after Ctrl-C."""
         if planned.solved.is_interrupted:
             return planned
         self.progress("removing anchors that the order does not need")
         try:
-            return loosened(planned, settings, left_s=until - clock.now())
+            return loosened(planned, settings)
         except KeyboardInterrupt:
             if self.search_context is None:
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from planner.fit.demands import demands_of
@@ -18,12 +17,11 @@ from planner.runtime.optimizers.fusion_pins import TakenError
 _COPIES = frozenset({Role.SWAP_OUT, Role.SWAP_IN, Role.PAGE_IN, Role.PAGE_OUT, Role.STORE_TO})
 
 
-def loosened(planned: Planned, settings: Settings, *, left_s: float = math.inf) -> Planned:
+def loosened(planned: Planned, settings: Settings) -> Planned:
     """Drop nodes that pin a plan's order; return it as it is if none can go, or the wait is not worth it.
 
     Args:
         planned: accepted, and the final plan.
-        left_s: seconds that a large file may be waited for.
     """
     graph = planned.graph
     if settings.order_target != "default" or graph.shapes_follow or planned.is_ordered:
@@ -32,8 +30,7 @@ def loosened(planned: Planned, settings: Settings, *, left_s: float = math.inf) 
     gain_us = POLICY.pins_can_go * planned.rewritten.anchors * planned.prepared.pin_us
     base_us = planned.formulation.problem.base_duration_us
     wait_s = POLICY.looser_s + POLICY.written_s_per_node * nodes
-    is_worth_it = wait_s <= left_s and gain_us > POLICY.worth_per_s * wait_s * base_us
-    if nodes > POLICY.quick_nodes and not is_worth_it:
+    if nodes > POLICY.quick_nodes and gain_us <= POLICY.worth_per_s * wait_s * base_us:
         return planned
     return _looser(planned, settings) or planned
 
