@@ -93,7 +93,7 @@ def name_of(source: str) -> str:
 
 
 def _transformers() -> Any:
-    """Import transformers. A type checker that saw the statement would read all of its models."""
+    """Import transformers by name: a type checker reads all models behind an import statement."""
     return import_module("transformers")
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from planner.errors import ModelError
 from planner.runtime.messages import explain
-from planner.runtime.options import Level, Order, session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import run_session
 from planner.targets import HOST
 
@@ -34,15 +34,14 @@ class ModelInMemory:
         self,
         feeds: Mapping[str, Array],
         *,
-        level: Level,
-        order: Order = "default",
-        threads: int,
+        opening: Opening,
         seed: int = 0,
         time_limit_s: float | None = None,
     ) -> dict[str, Array]:
         """Return the outputs of one run in a new session on the CPU, by name.
 
         Args:
+            opening: the session's options.
             seed: seed of the session's random numbers.
             time_limit_s: time limit of the run, in seconds; None for none.
 
@@ -52,7 +51,7 @@ class ModelInMemory:
         import onnxruntime as ort
 
         ort.set_seed(seed)
-        options = session_options(level=level, order=order, threads=threads)
+        options = opening.options()
         options.add_session_config_entry(_FOLDER_KEY, str(self.folder.absolute()))
         try:
             session = ort.InferenceSession(self.data, options, providers=[HOST.provider])
@@ -66,7 +65,14 @@ class ModelInMemory:
 def run_within(
     session: ort.InferenceSession, feeds: Mapping[str, Array], time_limit_s: float | None
 ) -> dict[str, Array]:
-    """Return the outputs of one run, by name; a `ModelError` where it takes longer than the limit."""
+    """Return the outputs of one run, by name.
+
+    Args:
+        time_limit_s: time limit of the run, in seconds; None for none.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model, or not in that time.
+    """
     import onnxruntime as ort
 
     names = [output.name for output in session.get_outputs()]

@@ -240,7 +240,7 @@ class _Bench:
         return times
 
     def products(self) -> Row:
-        """Measure the GFLOP/s of one matrix product by either runtime, each in a process that has it."""
+        """Measure the GFLOP/s of one matrix product in either runtime, in a contestant's process."""
         sizes, threads = self.settings.product, self.settings.threads
         found: Row = {"sizes": list(sizes)}
         for runtime, name in (("pytorch", EAGER), ("runtime", AS_IT_IS)):

@@ -14,7 +14,7 @@ from planner import optimize
 from planner.graph.schedule import default_order
 from planner.lower.order.pins import pins_needed
 from planner.pipeline.answer import optimizing
-from planner.pipeline.prepare import settings as preparing
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, prepare, silent
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record.assemble import INTERRUPTED
@@ -96,8 +96,8 @@ def test_ctrl_c_while_a_plan_is_loosened_keeps_it(is_kept, monkeypatch, tmp_path
         assert settings.time_limit_s == 8.0  # 40% of the limit
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparing, "LEAD_S", -1e6)  # the time before the search is long over
-
+    late = replace(ANSWERING, lead_s=-1e6)  # the time before the search is long over
+    monkeypatch.setattr(optimizing, "ANSWERING", late)
     monkeypatch.setattr(optimizing, "loosened", interrupted)
 
     def made() -> OptimizeResult:
@@ -121,9 +121,8 @@ def test_ctrl_c_while_a_plan_is_loosened_keeps_it(is_kept, monkeypatch, tmp_path
     assert result.verification is not None and result.verification.passed
 
 
-def test_a_time_limit_counts_what_comes_before_the_search(planned) -> None:
+def test_a_time_limit_counts_what_comes_before_the_search() -> None:
     """The first ten seconds are free, and a part of the limit is always left."""
-    _, settings, _ = planned
-    limits_s = [replace(settings, time_limit_s=60.0).after(s).time_limit_s for s in (3, 30, 300)]
+    limits_s = [ANSWERING.search_s(60.0, spent_s) for spent_s in (3, 30, 300)]
     assert limits_s == [60.0, 40.0, 24.0]
-    assert replace(settings, time_limit_s=2.0).after(300).time_limit_s == 2.0
+    assert ANSWERING.search_s(2.0, 300) == 2.0

@@ -13,6 +13,7 @@ from onnx import helper as h
 from planner import api
 from planner.graph.effects import Effect
 from planner.runtime.judge.draws import drawn_outputs, seeded_alike
+from planner.runtime.options import Opening
 
 SIDE, DEPTH = 64, 6
 
@@ -117,5 +118,6 @@ def test_external_data_is_found_from_memory(tmp_path: Path) -> None:
     pair = seeded_alike(path, path)
     assert pair is not None
     feeds = {"x": np.ones((SIDE, SIDE), np.float32)}
-    first, second = (m.run(feeds, level="all", order="default", threads=1)["x_grad"] for m in pair)
+    opening = Opening(threads=1)
+    first, second = (m.run(feeds, opening=opening)["x_grad"] for m in pair)
     np.testing.assert_array_equal(first, second)

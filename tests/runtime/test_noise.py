@@ -40,7 +40,7 @@ def judged_against(tmp_path: Path, other: dict[str, np.ndarray]) -> list[OutputC
     path = tmp_path / "step.onnx"
     onnx.save(onnx.parser.parse_model(TEXT.format(kept="x")), path)
     model = ModelInMemory(data=path.read_bytes(), folder=tmp_path)
-    own = model.run(FEEDS, level="all", threads=1)
+    own = model.run(FEEDS, opening=Opening(threads=1))
     comparisons = [compare(name, own[name], other.get(name, own[name])) for name in own]
     found, notes = rounding_judged(
         comparisons, path, lambda: FEEDS, opening=Opening(threads=1), seed=0

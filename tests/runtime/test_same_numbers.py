@@ -23,7 +23,7 @@ from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare
 from planner.runtime.optimizers import normalize
 from planner.runtime.optimizers.same_numbers import OptimizedFile, same_numbers
-from planner.runtime.options import Level, Opening, default_threads
+from planner.runtime.options import Opening, default_threads
 from planner.runtime.profiled import Profiled
 from tests.runtime.test_normalize import patches
 
@@ -143,9 +143,9 @@ def test_long_steps_are_run_once_for_each_file(monkeypatch: pytest.MonkeyPatch) 
     levels: list[str] = []
     run = ModelInMemory.run
 
-    def counted(*arguments: Any, level: Level, **more: Any) -> dict[str, np.ndarray]:
-        levels.append(level)
-        return run(*arguments, level=level, **more)
+    def counted(*arguments: Any, opening: Opening, **more: Any) -> dict[str, np.ndarray]:
+        levels.append(opening.level)
+        return run(*arguments, opening=opening, **more)
 
     monkeypatch.setattr(ModelInMemory, "run", counted)
     said = same_numbers(replace(subject, step_us=4.2e6), lambda: make_inputs(subject.path)[0])

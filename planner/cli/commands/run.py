@@ -126,7 +126,7 @@ class Plans:
 
 
 def _by_model(plans: list[Path]) -> dict[str, Path]:
-    """Plan files by the digest of the model that each belongs to."""
+    """Return the plan files, each by the digest of its model."""
     for path in plans:
         check_input(path, what="plan")
 

@@ -71,7 +71,7 @@ def called_plainly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_stacks() -> Iterator[None]:
-    """Record no Python stack for each node that is traced in the block: nothing reads them."""
+    """Trace in the block without a Python stack for each node: nothing reads these stacks."""
     recorded = config.do_not_emit_stack_traces
     config.do_not_emit_stack_traces = True
     try:

@@ -17,6 +17,7 @@ from planner.onnxio.save import Together, written_together
 from planner.pipeline.answer.budgets.budget_preview import PreviewBeside
 from planner.pipeline.answer.budgets.slowdown import plan_within
 from planner.pipeline.answer.original_ahead import OriginalAhead
+from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.choose import plan_with
 from planner.pipeline.levers.host.hosting import ways_of
@@ -113,9 +114,10 @@ class OptimizeJob:
             else:
                 if helper is not None and self.files.report is not None and self.step is None:
                     preview = PreviewBeside(helper)
-                if not self.verify or self.files.model is None:
+                if not self._is_verified:
                     prepared = compared(prepared, progress=self.progress, opened=ahead.session)
-                settings = settings.after(clock.now() - self.began)
+                left_s = ANSWERING.search_s(settings.time_limit_s, clock.now() - self.began)
+                settings = replace(settings, time_limit_s=left_s)
                 made = self._made(prepared, settings, helper, preview)
             whole = prepared if self.step is None else self.step.prepared
             result = OptimizeResult(
@@ -137,6 +139,11 @@ class OptimizeJob:
                 result=result,
             )
         return result
+
+    @property
+    def _is_verified(self) -> bool:
+        """Whether both models are run in the end."""
+        return bool(self.verify) and self.files.model is not None
 
     def _helper(self, stack: ExitStack) -> Beside | None:
         """Start a process for the preview and for work ahead; None where there is neither."""
@@ -235,7 +242,7 @@ class OptimizeJob:
         """Mark the plan's arena or pool as proved if it will be run at the sizes that it is for."""
         most = self.request.max_slowdown
         # at other sizes than those that were bound, another arena or pool is needed
-        will_run = bool(self.verify) and self.files.model is not None and not plan.dims
+        will_run = self._is_verified and not plan.dims
         pool = plan.pool
         if pool is not None and not will_run:
             pool = replace(pool, is_proved=False)

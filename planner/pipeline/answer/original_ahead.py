@@ -45,6 +45,6 @@ def original_ahead(loaded: LoadedModel, request: Request) -> Profiled | None:
     if target_named(request.device).own_memory or not request.ort_optimize:
         return None
     if large_fills(loaded.model):
-        return None  # it would write them, and planning would not use its graph
+        return None  # the session would write them, and planning would not use its graph
     opening = Opening(threads=default_threads())
     return Profiled(loaded.path, opening, seed=request.seed, with_copy=True)

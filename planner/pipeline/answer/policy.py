@@ -10,6 +10,9 @@ class AnswerPolicy:
     """Limits, shares and thresholds.
 
     Attributes:
+        lead_s: seconds before the search that a time limit does not count.
+        least_search: the share of a time limit that is left for the search in any case.
+        least_search_s: the seconds of it that are left, too; all of a shorter limit is.
         better_order_s: seconds at most for a better order.
         least_budget_s: seconds at most for the least feasible budget.
         looking: largest share of the time limit for each of these two.
@@ -47,6 +50,9 @@ class AnswerPolicy:
         preview_most: largest share of the time limit for the preview.
     """
 
+    lead_s: float = 10.0
+    least_search: float = 0.4
+    least_search_s: float = 5.0
     better_order_s: float = 5.0
     least_budget_s: float = 2.0
     looking: float = 0.1
@@ -79,6 +85,11 @@ class AnswerPolicy:
     preview_s: float = 8.0
     point_s_per_op: float = 3e-4
     preview_most: float = 0.4
+
+    def search_s(self, limit_s: float, spent_s: float) -> float:
+        """Return the seconds of a time limit that are left for a search, `spent_s` after the request."""
+        least_s = max(self.least_search * limit_s, min(limit_s, self.least_search_s))
+        return max(least_s, limit_s - max(0.0, spent_s - self.lead_s))
 
 
 ANSWERING = AnswerPolicy()

@@ -20,12 +20,6 @@ from planner.units import check_seed, check_time_limit, format_both, parse_budge
 FEW_PAGES_BYTES = 256 * 1024
 """Transient bytes below which a budget bounds live bytes alone: the pool's pages have 4 KiB."""
 
-LEAD_S = 10.0
-"""Seconds for reading, timing and comparing a model that a time limit does not count."""
-
-LEAST_SHARE, LEAST_S = 0.4, 5.0
-"""The share of a time limit, and the seconds of a long one, that are left for a search in any case."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -80,16 +74,6 @@ class Settings:
         """The names of the levers besides another order."""
         has_swaps = self.swap_out_bytes_per_s > 0
         return ("recompute",) * self.allow_recompute + ("swaps",) * has_swaps
-
-    def after(self, spent_s: float) -> Settings:
-        """Return the settings of a search that begins so many seconds after the command.
-
-        What they are above `LEAD_S` counts into the time limit. The search keeps `LEAST_SHARE` of it, and
-        `LEAST_S` at least, or all of a shorter limit.
-        """
-        limit_s = self.time_limit_s
-        least_s = max(LEAST_SHARE * limit_s, min(limit_s, LEAST_S))
-        return replace(self, time_limit_s=max(least_s, limit_s - max(0.0, spent_s - LEAD_S)))
 
     def search(
         self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False

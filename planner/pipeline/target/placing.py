@@ -24,7 +24,6 @@ from planner.runtime.device.predict.assumed import assumed_placement, host_input
 from planner.runtime.optimizers.normalize import (
     Normalized,
     Written,
-    may_go_ahead,
     normalize_ahead,
     normalize_for,
 )
@@ -71,7 +70,7 @@ def placed(
         ModelError: ONNX Runtime cannot load the model.
     """
     passes = 1 if level == "disabled" else passes
-    if level == "all" and passes > 1 and written is not None and may_go_ahead(loaded, target):
+    if level == "all" and passes > 1 and written is not None and target.is_host:
         return normalize_ahead(loaded, written()), ()
     made = () if written is None else (written,)
     found = normalize_for(loaded, target, level=level, passes=passes, written=made)

@@ -72,8 +72,8 @@ def compare_draws(
         return {}, f"{what}: they were not compared; give the nodes a seed attribute"
     found: list[dict[str, Array]] = []
     for model, how in zip(pair, openings, strict=True):
-        run = model.run(feeds(), level=how.level, order=how.order, threads=threads, seed=seed)
-        found.append(run)
+        opening = Opening(level=how.level, order=how.order, threads=threads)
+        found.append(model.run(feeds(), opening=opening, seed=seed))
     first, second = found
     alike = {name: compare(name, first[name], second[name]) for name in drawn}
     return alike, f"{what}: they were compared with a seed given to these nodes in both"

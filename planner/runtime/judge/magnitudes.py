@@ -13,6 +13,7 @@ from google.protobuf.message import EncodeError
 from planner.errors import ModelError
 from planner.onnxio.names import FreeNames
 from planner.runtime.inmemory import ModelInMemory
+from planner.runtime.options import Opening
 
 
 def largest_magnitudes(
@@ -64,8 +65,7 @@ def largest_magnitudes(
     run = ModelInMemory(data=data, folder=folder)
     found = run.run(
         {name: array for name, array in feeds.items() if name in wanted},
-        level="disabled",
-        threads=1,
+        opening=Opening(level="disabled", threads=1),
         seed=seed,
     )
     return {asked[name]: float(value) for name, value in found.items()}

@@ -22,6 +22,7 @@ from planner.micro.flow import NEXT_STEP, Flow
 from planner.micro.kinds import Kinds, Runs, kinds_of, per_sample_kind
 from planner.micro.parts import part
 from planner.runtime.inmemory import ModelInMemory
+from planner.runtime.options import Opening
 
 Array = npt.NDArray[Any]
 
@@ -29,6 +30,7 @@ SAMPLES = 4
 """The number of samples of a whole batch; each half has half of them."""
 
 _TIME_LIMIT_S = 120.0
+_PLAIN = Opening(level="disabled", threads=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class Probe:
         file = ModelInMemory(data=ir.to_proto(clone).SerializeToString(), folder=self.folder)
         axes, half = self.flow.batch.inputs, SAMPLES // 2
         results = [
-            file.run(fed, level="disabled", threads=1, seed=self.seed, time_limit_s=_TIME_LIMIT_S)
+            file.run(fed, opening=_PLAIN, seed=self.seed, time_limit_s=_TIME_LIMIT_S)
             for fed in (feeds, part(feeds, axes, 0, half), part(feeds, axes, half, SAMPLES))
         ]
         copies = [{k: np.array(v) for k, v in result.items()} for result in results]

@@ -51,11 +51,12 @@ def rounding_judged(
     ]
     if not far:
         return tuple(comparisons), ()
-    names, threads = {c.name for c in far}, opening.threads or default_threads()
+    names = {c.name for c in far}
+    as_it_is = Opening(level=opening.level, threads=opening.threads or default_threads())
     model = ModelInMemory(data=original.read_bytes(), folder=original.parent)
 
     def outputs(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        found = model.run(inputs, level=opening.level, threads=threads, seed=seed)
+        found = model.run(inputs, opening=as_it_is, seed=seed)
         return {name: array for name, array in found.items() if name in names}
 
     random = np.random.default_rng(seed)

@@ -209,7 +209,7 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
     thread makes the others (ONNX Runtime releases the interpreter's lock meanwhile).
 
     Args:
-        loaded: a model without external data and large fills; see `may_go_ahead`.
+        loaded: a model without external data and large fills, as `original_ahead` asks a session for.
         written: the file of the first pass.
 
     Raises:
@@ -271,12 +271,6 @@ def _sort_as(model: ir.Model, file: ir.Model) -> None:
     order = list(nx.lexicographical_topological_sort(graph, key))
     model.graph.remove(nodes)
     model.graph.extend(nodes[i] for i in order)
-
-
-def may_go_ahead(loaded: LoadedModel, target: Target) -> bool:
-    """Tell whether `normalize_ahead` can be used for this model and target."""
-    is_apart = loaded.has_external_data or large_fills(loaded.model)
-    return target.is_host and not is_apart
 
 
 def added_nodes(before: ir.Model, after: ir.Model) -> list[str]:

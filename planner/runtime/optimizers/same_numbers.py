@@ -204,8 +204,7 @@ def _run(
     if opened is not None and opened.opening == opening:
         results = opened.run(own, time_limit_s=_TIME_LIMIT_S)
     else:
-        options = {"level": level, "order": order, "threads": threads, "seed": subject.seed}
-        results = model.run(own, **options, time_limit_s=_TIME_LIMIT_S)
+        results = model.run(own, opening=opening, seed=subject.seed, time_limit_s=_TIME_LIMIT_S)
     copies = {name: np.array(array) for name, array in results.items()}
     return {**copies, **as_left(own, written, list(results))}
 
