@@ -38,6 +38,9 @@ PART_S = 0.02
 MOVED_S = 1e-7
 """Seconds for an operation in an order that is tried."""
 
+EVICTED_S = 7e-8
+"""Seconds for a tensor that is looked at before one is dropped, and for a run of an operation."""
+
 CUT_S = 3e-7
 """Seconds for an arc in a minimum cut."""
 

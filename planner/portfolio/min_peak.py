@@ -18,9 +18,10 @@ Over all orders, `planner.order.min_peak` finds the order with the lowest bound.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from planner import clock
 from planner.bound.instants import min_peak_bound
@@ -187,18 +188,19 @@ class _CapacitySearch:
 
         Ends at the deadline, or after too many misses in a row.
         """
-        draw = random.Random(0)
+        draw = np.random.default_rng(0)
         precision, most = self.numbers.precision, self.numbers.max_misses
         misses = 0 if self.problem.allow_recompute else most
         while misses < most and clock.now() < self.deadline:
             if self.best.peak_bytes <= low * (1 + precision):
                 return
             capacity = max(low, int(self.best.peak_bytes * (1 - precision)))
-            found = self._evict(capacity, draw.choice(EVICTION_POLICIES), self.deadline, draw)
+            policy = EVICTION_POLICIES[draw.integers(len(EVICTION_POLICIES))]
+            found = self._evict(capacity, policy, self.deadline, draw)
             misses = 0 if found else misses + 1
 
     def _evict(
-        self, capacity: int, policy: EvictionPolicy, until: float, draw: random.Random | None
+        self, capacity: int, policy: EvictionPolicy, until: float, draw: np.random.Generator | None
     ) -> bool:
         actions = self.evicting.actions(capacity, policy, deadline=until, draw=draw)
         if actions is not None:

@@ -108,6 +108,10 @@ def test_structs_have_the_same_fields_on_both_sides():
         *("arena", "first", "in_use"),
         *("rounding", "most_step"),
     ]
+    asked = declared("eviction.h", "Evict")  # in the order in which `Eviction.actions` gives them
+    assert [name for name, _ in asked] == [
+        *("capacity", "cost_halves", "distance_power", "in_order", "most_work", "runs"),
+    ]
 
 
 def test_numbers_stand_for_the_same_on_both_sides():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.order.min_peak import min_peak_order
 from planner.order.reorder import peak_of, reorder
@@ -307,9 +310,25 @@ def test_nothing_is_tried_within_the_precision_of_the_policy():
 @given(problem=problems(), share=st.floats(0, 1), policy=st.sampled_from(EVICTION_POLICIES))
 def test_a_plan_by_eviction_fits(problem, share, policy):
     capacity = between(problem, share).capacity_bytes
-    actions = Eviction(problem).actions(capacity, policy, deadline=float("inf"))
-    if actions is not None:
-        assert simulate(at_capacity(problem, capacity), actions).peak_bytes <= capacity
+    evicting = Eviction(problem)
+    for draw in (None, np.random.default_rng(0)):
+        actions = evicting.actions(capacity, policy, deadline=math.inf, draw=draw)
+        if actions is not None:
+            assert simulate(at_capacity(problem, capacity), actions).peak_bytes <= capacity
+
+
+def test_an_eviction_ends_after_as_much_work_as_there_is_time_for():
+    problem = chain(400)
+    capacity = min_peak_bound(problem)[0] + 10 * 40
+    for policy in EVICTION_POLICIES:
+        with clock.counting():
+            began = clock.now()
+            assert Eviction(problem).actions(capacity, policy, deadline=began + 1e-5) is None
+            assert Eviction(problem).actions(capacity, policy, deadline=began) is None
+            assert clock.now() - began < 2e-3
+            found = Eviction(problem).actions(capacity, policy, deadline=math.inf)
+            assert found is not None
+            assert clock.now() - began > len(found) * clock.EVICTED_S
 
 
 @settings(max_examples=25, deadline=None)
