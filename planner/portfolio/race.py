@@ -246,13 +246,21 @@ class _Field:
                 Runner(index=index, bound_us=bound_us, pins_us=pins_us, is_bounded=is_bounded)
             )
 
-    def distinct(self) -> list[Runner]:
-        """Return one runner per mark: the first of all, then by ascending bound, unbounded ones last."""
-        first = {self.marks[r.index]: r for r in reversed(self.runners)}
-        return sorted(first.values(), key=self._promise)
+    @property
+    def has_fair_plan(self) -> bool:
+        """Whether there is a plan in one of the orders that has not exploded."""
+        most = self.numbers.exploded_factor
+        return any(
+            r.solved is not None
+            and r.solved.candidate is not None
+            and r.solved.candidate.time_us <= most * self.problems[r.index].base_duration_us
+            for r in self.runners
+        )
 
-    def _promise(self, runner: Runner) -> tuple[bool, bool, float]:
-        return runner.index > 0, not runner.is_bounded, self.marks[runner.index][2]
+    def distinct(self) -> list[Runner]:
+        """Return one runner per mark, in the order of the problems."""
+        first = {self.marks[r.index]: r for r in reversed(self.runners)}
+        return sorted(first.values(), key=lambda runner: runner.index)
 
     def search(
         self,
@@ -268,7 +276,8 @@ class _Field:
         Orders whose bound is worse than the best plan are skipped, and orders that promise too
         little: a search is expected to improve no more than those before it in this round. If the
         time is too short for all, the first ones get enough of it: `least_s`, or `min_s` of the
-        policy.
+        policy. Until there is a fair plan in one of them, orders are tried even when time is out:
+        in an order without one, a longer search finds no better one.
         """
         least_s = self.numbers.min_s if least_s is None else least_s
         left = 1.0  # least share left of the time that plans added before this round
@@ -276,7 +285,7 @@ class _Field:
         def turns() -> Iterator[_Turn]:
             for number, runner in enumerate(turn):
                 left_s = until - clock.now()
-                if left_s < least_s:
+                if left_s < least_s and self.has_fair_plan:
                     break
                 limit_s = max(least_s, left_s / (len(turn) - number))
                 parts = self._parts(runner, left if number else None, kinds)

@@ -11,7 +11,12 @@ from planner.formulate import Room, formulate
 from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.orders import base_orders, formulate_in
+from planner.pipeline.solve.orders import (
+    BaseOrder,
+    base_orders,
+    formulate_in,
+    one_of_each_first,
+)
 from planner.request import Request
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
@@ -50,3 +55,23 @@ def test_no_more_orders_are_made_once_one_is_well_within_the_room() -> None:
     assert "default" in {base.name for base in roomy}
     assert not any(base.name.endswith(("moved", "outputs late")) for base in roomy)
     assert base_orders(prepared, time_limit_s=60, room_bytes=every[0].peak_bytes) == every
+
+
+def test_orders_of_every_kind_have_their_turn_before_a_second_one_of_any() -> None:
+    names = (
+        "late, moved",
+        "late",
+        "eager, moved",
+        "default, moved",
+        "file",
+        "default",
+        "file, moved",
+    )
+    given = [
+        BaseOrder(name=name, order=(i,), peak_bytes=i, least_bound_bytes=0)
+        for i, name in enumerate(names)
+    ]
+    assert [base.name for base in one_of_each_first(given)] == [
+        *("default", "file", "late, moved", "eager, moved"),
+        *("default, moved", "file, moved", "late"),
+    ]

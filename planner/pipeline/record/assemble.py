@@ -69,7 +69,9 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         seed=settings.seed,
         # unfolded constants add a few bytes in each order, the original's included
         best_order=PredictedCost(
-            peak_bytes=min(planned.orders[0].peak_bytes, prepared.baseline.peak_bytes),
+            peak_bytes=min(
+                prepared.baseline.peak_bytes, *(base.peak_bytes for base in planned.orders)
+            ),
             time_us=problem.base_duration_us + planned.prepared.views_us,
         ),
         planned=cost,

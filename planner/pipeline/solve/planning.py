@@ -23,11 +23,11 @@ from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.solve.fitting import with_room
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
 from planner.pipeline.solve.orders import (
-    OWN,
     BaseOrder,
     Settings,
     base_orders,
     formulate_in,
+    one_of_each_first,
     with_pins,
 )
 from planner.pipeline.solve.planned import Planned
@@ -175,7 +175,9 @@ def _search(
             room = settings.room_bytes
             orders = base_orders(prepared, time_limit_s=orders_s, room_bytes=room)
         until = start + orders_s
-        course.orders = with_pins(prepared, orders, until=until, helper=ahead.process)
+        course.orders = with_pins(
+            prepared, one_of_each_first(orders), until=until, helper=ahead.process
+        )
     orders = course.few or course.orders
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
@@ -227,7 +229,7 @@ def _race(
     helper: Beside | None,
 ) -> dict[BaseOrder, Solved | None]:
     """Return the orders in which a plan may fit, best first, each with a short search's result."""
-    orders = sorted(forms, key=lambda base: base.name != OWN)
+    orders = list(forms)
     done = 0
 
     def begins(index: int) -> None:
