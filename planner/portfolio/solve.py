@@ -72,13 +72,13 @@ def _search(state: SearchState, policy: Policy) -> None:
     """Run turn after turn; wait at the end for the programs that run beside them."""
     limit_s, patience = state.settings.limit_s, state.settings.patience
     near = NearBound(state, max(policy.near_s, policy.near_share * limit_s))
-    stop = First((At(state.began + limit_s), WhenSettled(state), near))
-    if patience is not None:
-        stop = First((stop, NotWorthTheWait(state, patience)))
+    whole = stop = First((At(state.began + limit_s), WhenSettled(state), near))
     try:
         for turn in policy.turns(state.problem, thorough=state.settings.thorough):
             if state.is_settled or not policy.is_due(turn, state):
                 continue
+            if patience is not None:
+                stop = First((whole, NotWorthTheWait(state, patience, clock.now())))
             until = At(state.began + policy.until(turn, state.problem) * limit_s)
             if turn.even_late and state.best is None and until.left_s < policy.late_s:
                 run_engine(turn.engine, state, after(policy.late_s))

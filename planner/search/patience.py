@@ -50,6 +50,7 @@ class NotWorthTheWait:
 
     state: SearchState
     patience: Patience
+    began: float
 
     @property
     def left_s(self) -> float:
@@ -61,5 +62,6 @@ class NotWorthTheWait:
         worth_s = gap / self.patience.per_s
         chance = _CHANCE * min(1.0, gap / _FAR)
         idle_s = max(chance * worth_s, self.state.improved - self.state.began)
-        until = min(self.patience.since + worth_s, self.state.improved + idle_s)
+        idle_since = max(self.began, self.state.improved)
+        until = min(self.patience.since + worth_s, idle_since + idle_s)
         return until - clock.now()

@@ -35,7 +35,7 @@ def test_a_search_ends_when_its_gap_is_not_worth_it(problem, share):
     state = new_state(between(problem, share))
     run_engine(Greedy(), state, NEVER)
     state.began = state.improved - 1e6  # it took long to come to this plan
-    left_s = NotWorthTheWait(state, waited(0.0, 0.5)).left_s
+    left_s = NotWorthTheWait(state, waited(0.0, 0.5), began=0.0).left_s
     if state.best is None or problem.base_duration_us == 0:
         assert left_s == float("inf")
     else:
@@ -54,8 +54,12 @@ def test_a_search_that_finds_nothing_for_a_while_ends(problem, share, took_s):
     state.improved = time.monotonic()
     state.began = state.improved - took_s
     gap = (state.best.time_us - state.bound_us) / problem.base_duration_us
-    left_s = NotWorthTheWait(state, waited(0.0, 0.01)).left_s
-    assert left_s == pytest.approx(min(gap / 0.01, max(0.1 * gap / 0.01, took_s)), abs=0.05)
+    idle_s = max(0.1 * gap / 0.01, took_s)
+    left_s = NotWorthTheWait(state, waited(0.0, 0.01), began=0.0).left_s
+    assert left_s == pytest.approx(min(gap / 0.01, idle_s), abs=0.05)
+    # an engine whose turn began later has as long
+    later = NotWorthTheWait(state, waited(0.0, 0.01), began=time.monotonic() + 3.0)
+    assert later.left_s == pytest.approx(min(gap / 0.01, 3.0 + idle_s), abs=0.05)
 
 
 @settings(max_examples=12, deadline=None)
