@@ -1,6 +1,6 @@
 """One answer, at once, and the same each time: `python -m reports.answers [PART ...]`.
 
-    python -m reports.answers                        all parts, on the samples of models/zoo
+    python -m reports.answers                        all parts, on the samples of models/zoo and a Llama
     python -m reports.answers --graphs DIR           the larger graphs of that folder, too
     python -m reports.answers quality again limits   these parts
 
@@ -47,6 +47,9 @@ LARGE: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("gpt2_small", "40%", {}),
     ("gpt2_medium_b8x1024", "16GB", CARD),
 )
+EXPORTED: tuple[tuple[str, str, dict[str, str]], ...] = (("llama", "74%", {}),)
+"""Networks of `reports.peers`, exported first."""
+
 AGAIN, AGAIN_LIMIT_S = 20, 4
 """How often the same plan is requested, and the time limit of each request."""
 
@@ -245,12 +248,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "quality" in parts:
         for question in [*asked, *larger]:
             _note(rows, "quality", quality_row(*question))
+        for name, budget, how in EXPORTED:
+            with tempfile.TemporaryDirectory() as folder:
+                model = _exported(name, Path(folder))
+                _note(rows, "quality", quality_row(model, budget, how))
     if "again" in parts:
         for question in asked:
             _note(rows, "again", again_row(*question))
     if "limits" in parts:
         for nodes in options.nodes:
             _note(rows, "limits", limits_row(nodes))
+
+
+def _exported(name: str, folder: Path) -> Path:
+    """Export a network, with PyTorch, and return the file."""
+    from reports.peers.networks import NETWORKS
+    from reports.peers.plans import export
+
+    model = folder / f"{name}.onnx"
+    export(NETWORKS[name], model)
+    return model
 
 
 def _note(rows: dict[str, list[Row]], part: str, row: Row) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner import clock
 from planner.pipeline.levers.host.hosting import HOSTING
 from planner.pipeline.levers.lever import Case, Means
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import settings_of
-from planner.pipeline.solve.quick import between, found_there, quick_search
+from planner.pipeline.solve.orders import base_orders, formulate_in
+from planner.pipeline.solve.quick import between, found_there, quick_search, quickest
+from planner.portfolio.race import rough_plan
 from planner.processes.workers import Beside, beside
 from planner.request import Costs, Levers, Request
 
@@ -52,6 +57,29 @@ def test_a_search_beside_finds_what_it_finds_here(prepared: Prepared, helper: Be
     search = quick_search(prepared, prepared.order, settings, 20.0)
     there = helper.begin(found_there, search)
     assert there.result() == search.time_us()
+
+
+def test_the_quickest_of_a_few_orders_is_no_slower_than_a_rough_plan_in_any() -> None:
+    model = prepare(Request(model=MODEL, budget="70%", costs=Costs(calibrate="never")))
+    settings = settings_of(model)
+    orders = base_orders(model, time_limit_s=60.0)
+    assert len(orders) > 2
+    with clock.counting():
+        base, time_us = quickest(model, orders, settings, 60.0)
+        rough = {
+            other: rough_plan(problem, 1.0).candidate
+            for other in orders
+            if (
+                problem := formulate_in(model, other.order, settings, settings.budget_bytes).problem
+            )
+        }
+    assert base in orders
+    found = [plan.time_us + model.views_us for plan in rough.values() if plan is not None]
+    assert model.duration_us and time_us <= min(found)
+    assert time_us >= sum(model.duration_us)
+    # where nothing fits, there is an order all the same
+    nothing = replace(settings, budget_bytes=1 << 10)
+    assert quickest(model, orders[:1], nothing, 1.0) == (orders[0], math.inf)
 
 
 def test_two_searches_at_once_choose_no_worse_than_one_after_the_other(

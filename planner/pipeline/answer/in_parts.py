@@ -33,7 +33,7 @@ from planner.pipeline.record.modelviews import file_view
 from planner.pipeline.record.rebuild import run_as_planned
 from planner.pipeline.solve.orders import BaseOrder, base_orders
 from planner.pipeline.solve.policy import POLICY
-from planner.pipeline.solve.quick import quick_us
+from planner.pipeline.solve.quick import quickest
 from planner.plan.planfile import Plan
 from planner.request import Request
 from planner.results import OptimizeResult
@@ -183,10 +183,10 @@ def _new(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A model of one run, and its base order with the least peak."""
+    """A model of one run, and its base orders, least peak first."""
 
     prepared: Prepared
-    order: BaseOrder
+    orders: tuple[BaseOrder, ...]
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ class _RunCount:
     def _chosen(self) -> tuple[int, str]:
         found = {runs: t for runs, t in self.times.items() if t < float("inf")}
         if not found:
-            runs = min(self.ways, key=lambda k: (self.ways[k][-1].order.least_bound_bytes, k))
+            runs = min(self.ways, key=lambda k: (self.ways[k][-1].orders[0].least_bound_bytes, k))
             return runs, (
                 "micro-batches: no plan within the budget was found for any number of runs; "
                 f"{runs} runs need the least memory"
@@ -266,7 +266,7 @@ class _RunCount:
     def _fits(self, runs: int) -> bool:
         """Tell whether another order alone suffices; if it does, record its time."""
         for way in self._ways(runs):
-            if way.order.peak_bytes <= settings_of(way.prepared).room_bytes:
+            if way.orders[0].peak_bytes <= settings_of(way.prepared).room_bytes:
                 self.times[runs] = runs * sum(way.prepared.duration_us)
                 return True
         return False
@@ -275,7 +275,8 @@ class _RunCount:
         """Search briefly for a one-run plan; return its time in microseconds, infinite without one."""
         for way in self._ways(runs):
             settings = settings_of(way.prepared)
-            found_us = quick_us(way.prepared, way.order.order, settings, ANSWERING.run_search_s)
+            limit_s = ANSWERING.run_search_s
+            _, found_us = quickest(way.prepared, way.orders, settings, limit_s)
             if found_us < float("inf"):
                 return found_us
         return float("inf")
@@ -286,7 +287,7 @@ class _RunCount:
             self.progress(f"looking at {runs} run(s) on {size} samples each")
             prepared = self.whole if runs == 1 else self._prepared(runs)
             self.ways[runs] = [
-                _Way(model, base_orders(model, time_limit_s=ANSWERING.run_orders_s)[0])
+                _Way(model, base_orders(model, time_limit_s=ANSWERING.run_orders_s))
                 for model in ways_of(prepared, settings_of(prepared))
             ]
         return self.ways[runs]

@@ -84,7 +84,7 @@ class AnswerPolicy:
     preview_worth_per_s: float = 1e-2
     preview_s: float = 8.0
     point_s_per_op: float = 3e-4
-    preview_most: float = 0.4
+    preview_most: float = 0.25
 
     def search_s(self, limit_s: float, spent_s: float) -> float:
         """Return the seconds of a time limit that are left for a search, `spent_s` after the request."""

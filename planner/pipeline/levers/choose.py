@@ -27,6 +27,7 @@ from planner.pipeline.solve.quick import (
     between,
     found_there,
     quick_search,
+    quickest,
 )
 from planner.pipeline.solve.working_ahead import may_work_ahead
 from planner.processes.sharing import share_out
@@ -146,8 +147,7 @@ def climb(lever: Lever, case: Case, ladder: Ladder, order_of: Prepared) -> Prepa
     """Apply the lever to as many tensors of its ladder as are quickest; None if none of them is no worse.
 
     Args:
-        order_of: without a plain plan, the model whose order with the least peak the quick searches
-            use.
+        order_of: without a plain plan, the model whose best order the quick searches use.
     """
     return _Climb(lever, case, ladder, order_of).found()
 
@@ -179,7 +179,9 @@ class _Climb:
         quick_s = shares.quick_s(case.settings.time_limit_s)
         self.until = clock.now() + quick_s
         if case.plain is None:
-            of, order = self.order_of, base_orders(self.order_of, time_limit_s=quick_s)[0].order
+            of, orders = self.order_of, base_orders(self.order_of, time_limit_s=quick_s)
+            limit_s = quick_s / shares.searches
+            order = quickest(of, orders, case.settings, limit_s)[0].order
         else:
             of, order = case.plain.prepared, case.plain.base.order
         mine = {op.name for op in case.prepared.graph.operations}

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from planner.graph.model import OpId
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.orders import formulate_in
+from planner.pipeline.solve.orders import BaseOrder, formulate_in, one_of_each_first
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.policy import POLICY
 from planner.plan.problem import Problem
+from planner.portfolio.race import race
 from planner.portfolio.solve import solve
+from planner.search.patience import Patience
 from planner.search.state import SearchSettings
 
 
@@ -49,11 +51,26 @@ def quick_search(
     return QuickSearch(form.problem, search, prepared.views_us)
 
 
-def quick_us(
-    prepared: Prepared, order: Sequence[OpId], settings: Settings, limit_s: float
-) -> float:
-    """Search briefly in one order; return a step's time in microseconds, infinite without a plan."""
-    return quick_search(prepared, order, settings, limit_s).time_us()
+def quickest(
+    prepared: Prepared,
+    orders: Sequence[BaseOrder],
+    settings: Settings,
+    limit_s: float,
+    *,
+    patience: Patience | None = None,
+) -> tuple[BaseOrder, float]:
+    """Search briefly in base orders for a plan within the budget.
+
+    Returns:
+        The best order, and a step's time with the plan in it in microseconds, infinite without one.
+    """
+    orders = one_of_each_first(orders)
+    capacity = settings.budget_bytes
+    problems = [formulate_in(prepared, base.order, settings, capacity).problem for base in orders]
+    best = race(problems, time_limit_s=limit_s, patience=patience)[0]
+    found = None if best.solved is None else best.solved.candidate
+    time_us = float("inf") if found is None else found.time_us + prepared.views_us
+    return orders[best.index], time_us
 
 
 def found_there(_: None, search: QuickSearch) -> float:

@@ -15,12 +15,13 @@ from planner.pipeline.answer.budgets.frontier import FrontierWay, way_of
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.orders import BaseOrder, formulate_in
+from planner.pipeline.solve.orders import BaseOrder
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.quick import quickest
 from planner.plan.points import Point, PointPlan, Written, monotone, with_views
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import FrontierSearch, point_plan
-from planner.portfolio.race import Raced, race
+from planner.portfolio.race import Raced
 from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.patience import begin
@@ -227,9 +228,9 @@ def _best_order(
 ) -> BaseOrder:
     """Return the base order that wins a race at a budget half way down to the least bound."""
     middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
-    problems = [formulate_in(prepared, base.order, settings, middle).problem for base in orders]
-    raced = race(problems, time_limit_s=time_limit_s, patience=begin(ANSWERING.preview_worth_per_s))
-    return orders[raced[0].index]
+    patience = begin(ANSWERING.preview_worth_per_s)
+    at_middle = replace(settings, budget_bytes=middle)
+    return quickest(prepared, orders, at_middle, time_limit_s, patience=patience)[0]
 
 
 def _limit_s(prepared: Prepared) -> float:

@@ -21,7 +21,7 @@ from planner.pipeline.levers.lever import Case, Lever, Rung
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.orders import base_orders, least_possible_peak
-from planner.pipeline.solve.quick import quick_us
+from planner.pipeline.solve.quick import quickest
 from planner.plan.planfile import Plan
 from planner.request import Levers
 from planner.units import format_bytes
@@ -113,7 +113,7 @@ def _quick_us(case: Case, prepared: Prepared) -> float:
     """Return the microseconds that a short search's plan adds; infinite if it finds none."""
     limit_s = POLICY.chunks.quick_s(case.settings.time_limit_s) / 2
     orders = base_orders(prepared, time_limit_s=limit_s)
-    found_us = quick_us(prepared, orders[0].order, case.settings, limit_s)
+    _, found_us = quickest(prepared, orders, case.settings, limit_s)
     return found_us - prepared.baseline.time_us
 
 
