@@ -12,6 +12,7 @@ class SolvePolicy:
     Attributes:
         late_orders: base orders that are kept, besides ONNX Runtime's own, where making them took all
             the time.
+        quick_orders: base orders in which changes to a model are compared, by short searches.
         pins_left: share of the nodes that pin an order that are left once it was loosened, about.
         roomy: share of the room that leaves enough of it for the arena to break up: what is below needs
             no plan.
@@ -69,6 +70,7 @@ class SolvePolicy:
     """
 
     late_orders: int = 4
+    quick_orders: int = 3
     pins_left: float = 0.5
     roomy: float = 0.85
     worth: float = 0.01

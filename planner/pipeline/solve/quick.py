@@ -57,14 +57,18 @@ def quickest(
     settings: Settings,
     limit_s: float,
     *,
+    most: int = POLICY.quick_orders,
     patience: Patience | None = None,
 ) -> tuple[BaseOrder, float]:
     """Search briefly in base orders for a plan within the budget.
 
+    Args:
+        most: number of orders to search in, of as many kinds as there are.
+
     Returns:
         The best order, and a step's time with the plan in it in microseconds, infinite without one.
     """
-    orders = one_of_each_first(orders)
+    orders = one_of_each_first(orders)[:most]
     capacity = settings.budget_bytes
     problems = [formulate_in(prepared, base.order, settings, capacity).problem for base in orders]
     best = race(problems, time_limit_s=limit_s, patience=patience)[0]

@@ -230,7 +230,8 @@ def _best_order(
     middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
     patience = begin(ANSWERING.preview_worth_per_s)
     at_middle = replace(settings, budget_bytes=middle)
-    return quickest(prepared, orders, at_middle, time_limit_s, patience=patience)[0]
+    most = len(orders)
+    return quickest(prepared, orders, at_middle, time_limit_s, most=most, patience=patience)[0]
 
 
 def _limit_s(prepared: Prepared) -> float:
