@@ -6,6 +6,7 @@ whose peaks are 1% apart, recomputing to half the peak has cost 7% and 47% (ResN
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -148,7 +149,12 @@ def race(
         return field.ranked()  # an order that fits as it is: no other is better
     until = start + numbers.rough_until * time_limit_s
     field.search(
-        field.distinct(), until, engine=_roughly, kinds=_single_kinds, least_s=numbers.rough_s
+        field.distinct(),
+        until,
+        engine=_roughly,
+        kinds=_single_kinds,
+        least_s=numbers.rough_s,
+        late_until=start + time_limit_s + numbers.late_s,
     )
     until = start + numbers.first_until * time_limit_s
     field.search(
@@ -270,22 +276,24 @@ class _Field:
         engine: _Engine,
         kinds: _Kinds,
         least_s: float | None = None,
+        late_until: float = -math.inf,
     ) -> None:
         """Search in the given orders.
 
         Orders whose bound is worse than the best plan are skipped, and orders that promise too
         little: a search is expected to improve no more than those before it in this round. If the
         time is too short for all, the first ones get enough of it: `least_s`, or `min_s` of the
-        policy. Until there is a fair plan in one of them, orders are tried even when time is out:
-        in an order without one, a longer search finds no better one.
+        policy. Until there is a fair plan in one of them, orders are tried beyond that, up to
+        `late_until`: in an order without one, a longer search finds no better one.
         """
         least_s = self.numbers.min_s if least_s is None else least_s
         left = 1.0  # least share left of the time that plans added before this round
 
         def turns() -> Iterator[_Turn]:
             for number, runner in enumerate(turn):
-                left_s = until - clock.now()
-                if left_s < least_s and self.has_fair_plan:
+                now = clock.now()
+                left_s = until - now
+                if left_s < least_s and (now > late_until or self.has_fair_plan):
                     break
                 limit_s = max(least_s, left_s / (len(turn) - number))
                 parts = self._parts(runner, left if number else None, kinds)

@@ -124,6 +124,8 @@ def test_orders_are_tried_until_there_is_a_fair_plan_though_time_is_out():
     # a plan that takes more than this is none
     strict = replace(POLICY, race=replace(POLICY.race, exploded_factor=1.0))
     assert all(r.solved for r in race(moved, time_limit_s=1e-9, policy=strict))
+    brief = replace(strict, race=replace(strict.race, late_s=1e-9))
+    assert not any(r.solved for r in race(moved, time_limit_s=1e-9, policy=brief))
 
 
 def test_the_searches_are_those_of_the_policy():
