@@ -116,12 +116,16 @@ def test_no_search_is_shorter_than_the_policy_says():
 
 def test_orders_are_tried_until_there_is_a_fair_plan_though_time_is_out():
     moved = uneven()
-    stuck = [replace(p, allow_recompute=False, name=f"stuck {p.name}") for p in moved[:2]]
+    stuck = [  # equal peaks would mean equal orders
+        replace(p, allow_recompute=False, fixed_bytes=1 + i, name=f"stuck {i}")
+        for i, p in enumerate(moved[:2])
+    ]
     raced = race([*stuck, *moved], time_limit_s=1e-9)
     assert raced[0].solved is not None
     assert raced[0].solved.candidate is not None
     assert raced[0].index == len(stuck)
     # a plan that takes more than this is none
+    moved = [replace(p, fixed_bytes=i) for i, p in enumerate(moved)]
     strict = replace(POLICY, race=replace(POLICY.race, exploded_factor=1.0))
     assert all(r.solved for r in race(moved, time_limit_s=1e-9, policy=strict))
     brief = replace(strict, race=replace(strict.race, late_s=1e-9))
