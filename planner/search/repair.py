@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from planner import clock
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, Problem
-
-MAX_CLOSURE = 400
-"""Limit on the length of a recompute chain, exceeded by at most one."""
+from planner.search.closure import Stays, closure
 
 _NEVER = float("inf")
 _HIDDEN = 0.5
@@ -26,9 +23,7 @@ class GreedyRepair:
         self.problem = problem
         self.candidate = candidate
         self.capacity = capacity
-        self.copies: list[list[tuple[int, int]]] = [[] for _ in self.problem.tensors]
-        for tensor, birth, end in candidate.replay.copies:
-            self.copies[tensor].append((birth, end))
+        self.stays = Stays(candidate.replay.copies)
         self.reads: dict[int, list[int]] = {}
         self.base_step: list[int] = [-1] * len(self.problem.ops)
         for step, action in enumerate(candidate.actions):
@@ -145,61 +140,11 @@ class GreedyRepair:
         return i - 1 if i and self.base_step[i - 1] == step else i
 
     def _closure_cost(self, tensor: int, step: int, most_us: float = _NEVER) -> float:
-        return closure_cost(self.problem, self.copies, tensor, step, most_us)
+        """Return the microseconds to bring a tensor back at `step`.
 
-
-def closure_cost(
-    problem: Problem,
-    copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
-    tensor: int,
-    step: int,
-    most_us: float = _NEVER,
-) -> float:
-    """Return the microseconds to bring `tensor` back at `step` by recomputing it and missing inputs.
-
-    Args:
-        copies: per tensor, the half-open ranges of actions in which it is on the device.
-        most_us: limit of interest; higher costs count as infinite.
-
-    Returns:
-        Infinity if some operation may not run again, or if the chain is very long or takes more than
-            `most_us`.
-    """
-    again, blocker = closure(problem, copies, tensor, step, most_us)
-    return _NEVER if blocker is not None else sum(problem.ops[op].duration_us for op in again)
-
-
-def closure(
-    problem: Problem,
-    copies: Sequence[Sequence[tuple[int, int]]] | Mapping[int, Sequence[tuple[int, int]]],
-    tensor: int,
-    step: int,
-    most_us: float = _NEVER,
-) -> tuple[list[int], int | None]:
-    """Return the operations to run again for `tensor` at `step`, and the one that blocks the chain.
-
-    An operation blocks it if it may not run again, or if there the chain becomes too long or takes
-    more than `most_us`; None if none does. See `closure_cost`.
-    """
-    stack = [problem.tensors[tensor].producer]
-    seen: dict[int, None] = {}
-    chain_us = 0.0
-    while stack:
-        producer = stack.pop()
-        if producer in seen:
-            continue
-        op = problem.ops[producer]
-        chain_us += op.duration_us
-        if not op.recomputable or len(seen) > MAX_CLOSURE or chain_us > most_us:
-            return list(seen), producer
-        seen[producer] = None
-        for t in op.inputs:
-            if t == tensor:
-                continue
-            for birth, end in copies[t]:
-                if birth < step < end:
-                    break
-            else:
-                stack.append(problem.tensors[t].producer)
-    clock.spend(clock.CLOSED_S * len(seen))
-    return list(seen), None
+        Infinity if some operation may not run again, or if the chain is very long or takes more
+        than `most_us`.
+        """
+        again, blocker = closure(self.problem, self.stays, tensor, step, most_us)
+        ops = self.problem.ops
+        return _NEVER if blocker is not None else sum(ops[op].duration_us for op in again)

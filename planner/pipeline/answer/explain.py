@@ -34,8 +34,8 @@ from planner.report.document.explain import (
     Span,
     why,
 )
+from planner.search.closure import Stays, closure
 from planner.search.program.shadow_prices import ShadowPrices, shadow_prices
-from planner.search.repair import closure
 from planner.simulate.simulate import simulate
 
 _CLOSEST = 5
@@ -166,7 +166,7 @@ class _State:
     """A plan's problem as it was solved, its replay, and its steps.
 
     Attributes:
-        copies: by tensor, the half-open ranges of actions in which it is on the device.
+        copies, stays: by tensor, the half-open ranges of actions in which it is on the device.
         first: by base operation, its first action. node_step: by action, the step of its node.
     """
 
@@ -175,6 +175,7 @@ class _State:
     priced: Problem  # with free copies where they may hide beside operations
     actions: tuple[Action, ...]
     copies: tuple[tuple[tuple[int, int], ...], ...]
+    stays: Stays
     graph: TrainingGraph
     order: tuple[int, ...]
     spans: tuple[tuple[str, int, int], ...]
@@ -192,8 +193,9 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     line = full_timeline(back.graph, back.order, prepared.target)
     step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}
     copies: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
-    # replayed on the problem that allows every swap of the file
-    for t, birth, end in simulate(form.problem, rebuilt.actions, form.paging).copies:
+    # on the problem that allows every swap of the file
+    replay = simulate(form.problem, rebuilt.actions, form.paging)
+    for t, birth, end in replay.copies:
         copies[t].append((birth, end))
     first: dict[int, int] = {}
     for i, action in enumerate(rebuilt.actions):
@@ -205,6 +207,7 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
         priced=with_free_paging(form, problem),
         actions=rebuilt.actions,
         copies=tuple(tuple(ranges) for ranges in copies),
+        stays=Stays(replay.copies),
         graph=back.graph,
         order=tuple(back.order),
         spans=tuple((back.graph.tensors[r.tensor].name, r.start, r.end) for r in line.ranges),
@@ -342,7 +345,7 @@ def _returns(plan: Plan, state: _State, index: int) -> tuple[Absence, ...]:
 def _ways(prepared: Prepared, state: _State, index: int, at: int) -> tuple[IntervalWay, ...]:
     """Return the ways to have the tensor at action `at` of this plan: keep, recompute, swap."""
     problem, form = state.problem, state.rebuilt.formulation
-    again, blocker = closure(problem, state.copies, index, at)
+    again, blocker = closure(problem, state.stays, index, at)
     no_recompute = recompute_closed(prepared, form, problem, blocker)
     if no_recompute is not None:
         recompute = _closed_way("recompute", no_recompute)

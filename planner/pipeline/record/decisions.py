@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from planner.graph.model import Role
 from planner.graph.reasons import WhyClosed
-from planner.pipeline.record.chains import Chain, chains_of
 from planner.pipeline.record.closed import Closed, recompute_closed, swap_closed
 from planner.pipeline.solve.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
+from planner.search.closure import Closure, Stays, closure
 from planner.units import format_duration
 
 
@@ -33,10 +33,12 @@ def decisions_of(planned: Planned) -> tuple[Decision, ...]:
         if end
         <= birth  # a tensor kept to the end is present even if a second run produces it again
     ]
-    chains = chains_of(planned.formulation.problem, copies, [(r.tensor, r.birth) for r in returns])
-    found = {i: _decision(planned, chain, returns[i], node_step) for i, chain in chains}
-    in_order = (found[i] for i in range(len(returns)))
-    return tuple(sorted(in_order, key=lambda d: (-d.bytes, d.tensor, d.start)))
+    stays, problem = Stays(candidate.replay.copies), planned.formulation.problem
+    found = (
+        _decision(planned, closure(problem, stays, back.tensor, back.birth), back, node_step)
+        for back in returns
+    )
+    return tuple(sorted(found, key=lambda d: (-d.bytes, d.tensor, d.start)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class _Return:
 
 
 def _decision(
-    planned: Planned, chain_to_it: Chain, back: _Return, node_step: Sequence[int]
+    planned: Planned, chain_to_it: Closure, back: _Return, node_step: Sequence[int]
 ) -> Decision:
     """Describe the decision for a tensor that comes back, and its alternative.
 
