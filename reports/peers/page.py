@@ -20,6 +20,9 @@ SAVE_ON_CPU = "save_on_cpu"
 _ALIKE = 1.15
 """Processors that multiply matrices this many times as fast as others are not one."""
 
+_UNSTEADY = 1.3
+"""Of the exported graph's longest step by its least, to the same of eager's: what is worth a remark."""
+
 _LEVEL = 0.02
 """Ratios of times this close to 1 count as level."""
 
@@ -70,6 +73,20 @@ def _machines(rows: Mapping[str, Row]) -> list[str]:
         "",
         "Not all networks were measured on one processor, as the products of matrices below tell: "
         "compare within a network alone.",
+    ]
+
+
+def _unsteady(row: Row) -> list[str]:
+    """Say so where the exported graph's steps took very different times, and eager's did not."""
+    graph, eager = (row["times_us"][name] for name in (AS_IT_IS, EAGER))
+    if max(graph) / min(graph) < _UNSTEADY * max(eager) / min(eager):
+        return []
+    return [
+        "",
+        f"The exported graph's step took from {min(graph) / 1e6:.2f} to {max(graph) / 1e6:.2f} s, "
+        f"eager's from {min(eager) / 1e6:.2f} to {max(eager) / 1e6:.2f}, in the same rounds: "
+        "what else went on there slows ONNX Runtime far more than PyTorch. Ratios of the least times "
+        "are those without it.",
     ]
 
 
@@ -216,6 +233,7 @@ def _network(row: Row) -> list[str]:
             f"One product of {sizes[0]}×{sizes[1]} by {sizes[1]}×{sizes[2]} on this machine: "
             f"PyTorch {by['pytorch']:,.0f} GFLOP/s, ONNX Runtime {by['runtime']:,.0f}.",
         ]
+    lines += _unsteady(row)
     if "shares" in eager:
         lines += [
             "",
