@@ -94,7 +94,7 @@ def preview_budgets(
     """Search for the costs of budgets before any plan is made.
 
     Args:
-        orders: all base orders, the one with the least peak first.
+        orders: all base orders.
     """
     start = clock.now()
     limit_s = _limit_s(prepared)
@@ -124,7 +124,7 @@ def _question(
         worth_per_s=ANSWERING.preview_worth_per_s,
     )
     return _Question(
-        way=replace(way, order_alone_bytes=orders[0].peak_bytes, search=search),
+        way=replace(way, order_alone_bytes=min(base.peak_bytes for base in orders), search=search),
         settings=settings,
         looking=_Looking(
             search=search,

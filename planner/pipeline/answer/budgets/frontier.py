@@ -101,7 +101,7 @@ def way_of(
             settings=SearchSettings(seed=settings.seed, workers=1),
             policy=policy,
         ),
-        order_alone_bytes=orders[0].peak_bytes,
+        order_alone_bytes=min(base.peak_bytes for base in orders),
         least_bound_bytes=min(order.least_bound_bytes for order in orders),
     )
 
