@@ -16,6 +16,11 @@ struct Array {
   T* begin() const { return data; }
   T* end() const { return data + size; }
 };
+// Row `i` of a ragged list: see Problem.
+inline Array<const int32_t> within(Array<const int32_t> flat, Array<const int32_t> at, int64_t i) {
+  return {flat.data + at[i], at[i + 1] - at[i]};
+}
+
 static_assert(sizeof(Array<int>) == 16, "Python writes a pointer and a count, 8 bytes each");
 
 enum Choice : uint8_t { kKeep, kDrop, kSwap };
@@ -40,6 +45,10 @@ struct Problem {
 
   int64_t ops() const { return duration.size; }
   int64_t tensors() const { return size.size; }
+  Array<const int32_t> inputs(int64_t op) const { return within(ins, ins_at, op); }
+  Array<const int32_t> outputs(int64_t op) const { return within(outs, outs_at, op); }
+  // The base operations that read a tensor, in turn.
+  Array<const int32_t> readers(int64_t t) const { return within(uses, use_at, t); }
   // The gap behind a tensor's last use.
   int64_t last_gap(int64_t t) const { return gap_at[t + 1] - 1; }
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "../export.h"
 
@@ -33,8 +35,7 @@ Eviction::Eviction(const Problem& problem, const Evict& asked)
   for (int64_t op = 0; op < p_.ops(); op++) {
     // a second run would make second copies of graph outputs, for all later readers
     bool makes_output = false;
-    for (int64_t o = p_.outs_at[op]; o < p_.outs_at[op + 1]; o++)
-      makes_output |= p_.to_end[p_.outs[o]] != 0;
+    for (int32_t t : p_.outputs(op)) makes_output |= p_.to_end[t] != 0;
     may_run_again_[op] = p_.recomputable[op] && !makes_output;
   }
   find_last_needs();
@@ -46,10 +47,8 @@ void Eviction::find_last_needs() {
   for (int32_t op = int32_t(p_.ops()) - 1; op >= 0; op--) {
     int32_t latest = op;
     if (may_run_again_[op])
-      for (int64_t o = p_.outs_at[op]; o < p_.outs_at[op + 1]; o++)
-        latest = std::max(latest, last_[p_.outs[o]]);
-    for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++)
-      last_[p_.ins[i]] = std::max(last_[p_.ins[i]], latest);
+      for (int32_t t : p_.outputs(op)) latest = std::max(latest, last_[t]);
+    for (int32_t t : p_.inputs(op)) last_[t] = std::max(last_[t], latest);
   }
 }
 
@@ -58,9 +57,9 @@ void Eviction::find_needs() {
   std::vector<int32_t> inputs;
   for (int64_t op = 0; op < p_.ops(); op++) {
     int64_t most = p_.workspace[op], held = 0;
-    inputs.assign(p_.ins.data + p_.ins_at[op], p_.ins.data + p_.ins_at[op + 1]);
+    inputs.assign(p_.inputs(op).begin(), p_.inputs(op).end());
     for (int32_t t : inputs) most += p_.size[t];
-    for (int64_t o = p_.outs_at[op]; o < p_.outs_at[op + 1]; o++) most += p_.size[p_.outs[o]];
+    for (int32_t t : p_.outputs(op)) most += p_.size[t];
     std::stable_sort(inputs.begin(), inputs.end(), [&](int32_t a, int32_t b) {
       return p_.size[a] - need_[p_.producer[a]] < p_.size[b] - need_[p_.producer[b]];
     });
@@ -86,7 +85,7 @@ void Eviction::find_overwrites() {
 int64_t Eviction::run() {
   for (at_ = 0; at_ < p_.ops(); at_++) {
     if (!run_base(at_)) return kStuck;
-    for (int64_t i = p_.ins_at[at_]; i < p_.ins_at[at_ + 1]; i++) next_use_[p_.ins[i]]++;
+    for (int32_t t : p_.inputs(at_)) next_use_[t]++;
     forget(at_);
   }
   return done_;
@@ -103,8 +102,8 @@ bool Eviction::run_base(int32_t base) {
       continue;
     }
     missing_.clear();
-    for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++)
-      if (!there_[p_.ins[i]]) missing_.push_back(p_.ins[i]);
+    for (int32_t t : p_.inputs(op))
+      if (!there_[t]) missing_.push_back(t);
     if (done_ >= asked_.runs.size || work_ > asked_.most_work) return false;
     if (!missing_.empty()) {
       if (!make_missing()) return false;
@@ -123,10 +122,10 @@ bool Eviction::run_base(int32_t base) {
 // The one that takes most memory waits on top; or all of them do, the first in base order on top.
 bool Eviction::make_missing() {
   if (asked_.in_order) return make_in_order();
-  int32_t heaviest = missing_[0];
   auto weight = [&](int32_t t) { return need_[p_.producer[t]] - p_.size[t]; };
-  for (int32_t t : missing_)
-    if (weight(t) > weight(heaviest)) heaviest = t;
+  int32_t heaviest = *std::max_element(
+      missing_.begin(), missing_.end(),
+      [&](int32_t a, int32_t b) { return weight(a) < weight(b); });
   if (!may_return(heaviest)) return false;
   wait(p_.producer[heaviest]);
   return true;
@@ -144,8 +143,8 @@ bool Eviction::make_in_order() {
     if (!may_run_again_[op]) return false;
     seen_[op] = tick_;
     found.push_back(op);
-    for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++)
-      if (!there_[p_.ins[i]]) stack_.push_back(p_.producer[p_.ins[i]]);
+    for (int32_t t : p_.inputs(op))
+      if (!there_[t]) stack_.push_back(p_.producer[t]);
   }
   std::sort(found.begin(), found.end(), std::greater<>());
   work_ += int64_t(found.size());
@@ -155,42 +154,43 @@ bool Eviction::make_in_order() {
 
 void Eviction::wait(int32_t op) {
   waiting_.push_back({op, {}});
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++) {
-    waits_[p_.ins[i]]++;
-    depth_[p_.ins[i]] = int32_t(waiting_.size());
+  for (int32_t t : p_.inputs(op)) {
+    waits_[t]++;
+    depth_[t] = int32_t(waiting_.size());
   }
 }
 
 void Eviction::leave(const Waiting& waiting) {
-  for (int64_t i = p_.ins_at[waiting.op]; i < p_.ins_at[waiting.op + 1]; i++)
-    waits_[p_.ins[i]]--;
+  for (int32_t t : p_.inputs(waiting.op)) waits_[t]--;
   for (int32_t t : waiting.pins) pinned_[t]--;
 }
 
 // Whether some operation waits for a missing output.
 bool Eviction::is_awaited(int32_t op) const {
-  for (int64_t o = p_.outs_at[op]; o < p_.outs_at[op + 1]; o++)
-    if (waits_[p_.outs[o]] && !there_[p_.outs[o]]) return true;
+  for (int32_t t : p_.outputs(op))
+    if (waits_[t] && !there_[t]) return true;
   return false;
 }
 
 // Its outputs are there, and stay for the operation that waits for them.
 void Eviction::ran(const Waiting& waiting) {
   leave(waiting);
-  for (int64_t o = p_.outs_at[waiting.op]; o < p_.outs_at[waiting.op + 1]; o++) {
-    int32_t t = p_.outs[o];
+  for (int32_t t : p_.outputs(waiting.op)) {
     bool is_useless = last_[t] < at_ && !p_.to_end[t];
     if (!there_[t] && !is_useless) put(t);
   }
   if (waiting_.empty()) return;
   Waiting& above = waiting_.back();
-  for (int64_t o = p_.outs_at[waiting.op]; o < p_.outs_at[waiting.op + 1]; o++)
-    for (int64_t i = p_.ins_at[above.op]; i < p_.ins_at[above.op + 1]; i++)
-      if (p_.ins[i] == p_.outs[o]) {
-        pinned_[p_.outs[o]]++;
-        above.pins.push_back(p_.outs[o]);
-        break;
-      }
+  for (int32_t t : p_.outputs(waiting.op)) {
+    if (!is_input(above.op, t)) continue;
+    pinned_[t]++;
+    above.pins.push_back(t);
+  }
+}
+
+bool Eviction::is_input(int32_t op, int32_t t) const {
+  Array<const int32_t> inputs = p_.inputs(op);
+  return std::find(inputs.begin(), inputs.end(), t) != inputs.end();
 }
 
 // Drops what no later operation may read.
@@ -216,11 +216,11 @@ void Eviction::drop(int32_t t) {
   resident_.pop_back();
 }
 
-// The bytes that lack for an operation whose inputs are there.
+// The bytes that an operation lacks, once its inputs are there.
 int64_t Eviction::missing_bytes(int32_t op) const {
   int64_t over = p_.workspace[op] - room_;
-  for (int64_t o = p_.outs_at[op]; o < p_.outs_at[op + 1]; o++)
-    if (!there_[p_.outs[o]]) over += p_.size[p_.outs[o]];
+  for (int32_t t : p_.outputs(op))
+    if (!there_[t]) over += p_.size[t];
   for (int64_t pair = p_.pair_at[op]; pair < p_.pair_at[op + 1]; pair++)
     if (is_overwritten_anyway(op, pair)) over -= p_.size[p_.pair_target[pair]];
   return over;
@@ -252,19 +252,13 @@ bool Eviction::make_room(int32_t op) {
 void Eviction::score_all(int32_t op) {
   scored_.clear();
   for (int32_t t : resident_)
-    if (p_.size[t] && !pinned_[t] && !is_input_or_output(op, t))
+    if (p_.size[t] && !pinned_[t] && !is_input(op, t) && p_.producer[t] != op)
       scored_.push_back(waits_[t] ? Scored{depth_[t], 0.0, t} : Scored{0, score(t), t});
   work_ += int64_t(resident_.size());
   std::sort(scored_.begin(), scored_.end(), [](const Scored& a, const Scored& b) {
     if (a.depth != b.depth) return a.depth < b.depth;
     return a.score != b.score ? a.score < b.score : a.tensor < b.tensor;
   });
-}
-
-bool Eviction::is_input_or_output(int32_t op, int32_t t) const {
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++)
-    if (p_.ins[i] == t) return true;
-  return p_.producer[t] == op;
 }
 
 template <class May>
@@ -315,11 +309,9 @@ bool Eviction::may_be_lost(int32_t t, int32_t by) {
   while (!stack_.empty()) {
     int32_t lost = stack_.back();
     stack_.pop_back();
-    for (int64_t u = p_.use_at[lost]; u < p_.use_at[lost + 1]; u++) {
-      int32_t op = p_.uses[u];
+    for (int32_t op : p_.readers(lost)) {
       if (!may_run_again_[op] || (lost == t && op == by)) continue;
-      for (int64_t o = p_.outs_at[op]; o < p_.outs_at[op + 1]; o++) {
-        int32_t made = p_.outs[o];
+      for (int32_t made : p_.outputs(op)) {
         if (there_[made] || last_[made] < at_ || seen_[made] == tick_) continue;
         if (!no_more_use(made, -1)) return false;
         seen_[made] = tick_;
@@ -332,7 +324,8 @@ bool Eviction::may_be_lost(int32_t t, int32_t by) {
 }
 
 bool Eviction::no_more_use(int32_t t, int32_t by) const {
-  int32_t last_use = p_.use_at[t] < p_.use_at[t + 1] ? p_.uses[p_.use_at[t + 1] - 1] : -1;
+  Array<const int32_t> readers = p_.readers(t);
+  int32_t last_use = readers.size ? readers[readers.size - 1] : -1;
   return last_use < at_ + (by == at_) && waits_[t] <= (by >= 0);
 }
 
@@ -342,12 +335,12 @@ void Eviction::lose(int32_t t, int32_t by) {
   while (!stack_.empty()) {
     int32_t lost = stack_.back();
     stack_.pop_back();
-    for (int64_t u = p_.use_at[lost]; u < p_.use_at[lost + 1]; u++) {
-      int32_t op = p_.uses[u];
+    for (int32_t op : p_.readers(lost)) {
       if (!may_run_again_[op]) continue;
       may_run_again_[op] = 0;
-      for (int64_t o = p_.outs_at[op]; o < p_.outs_at[op + 1] && op != by; o++)
-        if (!there_[p_.outs[o]]) stack_.push_back(p_.outs[o]);
+      if (op == by) continue;
+      for (int32_t made : p_.outputs(op))
+        if (!there_[made]) stack_.push_back(made);
     }
   }
 }
@@ -356,14 +349,15 @@ void Eviction::lose(int32_t t, int32_t by) {
 double Eviction::cost_again(int32_t t) const {
   int32_t op = p_.producer[t];
   double cost = p_.duration[op];
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++)
-    if (!there_[p_.ins[i]]) cost += cost_[p_.ins[i]];
+  for (int32_t u : p_.inputs(op))
+    if (!there_[u]) cost += cost_[u];
   return std::min(cost, whole_us_);
 }
 
 double Eviction::score(int32_t t) {
-  int64_t use = p_.use_at[t] + next_use_[t];
-  double distance = use < p_.use_at[t + 1] ? p_.uses[use] - at_ + 1 : 4.0 * double(p_.ops());
+  Array<const int32_t> readers = p_.readers(t);
+  int32_t use = next_use_[t];
+  double distance = use < readers.size ? readers[use] - at_ + 1 : 4.0 * double(p_.ops());
   double weight = cost_again(t) + 1e-9;
   if (asked_.cost_halves == 1) weight = std::sqrt(weight);
   if (asked_.cost_halves == 0) weight = 1;

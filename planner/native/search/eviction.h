@@ -61,7 +61,7 @@ class Eviction {
   template <class May>
   void drop_those(int64_t& over, May may);
   void overwrite(int32_t op, int64_t& over);
-  bool is_input_or_output(int32_t op, int32_t t) const;
+  bool is_input(int32_t op, int32_t t) const;
   bool is_overwritten_anyway(int32_t op, int64_t pair) const;
   bool may_return(int32_t t) const { return may_run_again_[p_.producer[t]]; }
   bool may_be_lost(int32_t t, int32_t by);

@@ -84,9 +84,8 @@ void Placement::find_copies() {
     int32_t t = steps_.target[i];
     if (steps_.kind[i] == kRun) {
       run++;
-      for (int64_t j = p_.ins_at[t]; j < p_.ins_at[t + 1]; j++) last[p_.ins[j]] = run;
-      for (int64_t j = p_.outs_at[t]; j < p_.outs_at[t + 1]; j++)
-        made[p_.outs[j]] = last[p_.outs[j]] = run;
+      for (int32_t read : p_.inputs(t)) last[read] = run;
+      for (int32_t output : p_.outputs(t)) made[output] = last[output] = run;
     } else if (steps_.kind[i] == kOut) {
       outs_.push_back({t, made[t], run + 1, 0});
       out[t] = made[t];

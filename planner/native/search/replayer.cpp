@@ -36,16 +36,15 @@ Replay Replayer::run(int64_t count) {
 }
 
 void Replayer::replay_run(int32_t step, int32_t op) {
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++) {
-    Copy& copy = copies_[newest_[p_.ins[i]]];
+  for (int32_t t : p_.inputs(op)) {
+    Copy& copy = copies_[newest_[t]];
     copy.end = step + 1;
     copy.frees = 0;
   }
   write_in_place(step, op);
   bool is_first = !ran_[op];
   ran_[op] = 1;
-  for (int64_t i = p_.outs_at[op]; i < p_.outs_at[op + 1]; i++)
-    make(step, p_.outs[i], is_first && p_.to_end[p_.outs[i]]);
+  for (int32_t t : p_.outputs(op)) make(step, t, is_first && p_.to_end[t]);
   steps_.live[step] += p_.workspace[op];
   steps_.live[step + 1] -= p_.workspace[op];
 }
@@ -106,22 +105,22 @@ double Replayer::overlapped(int64_t count) {
 
 double Replayer::run_at(int64_t step, int32_t op) {
   int64_t need = p_.workspace[op];
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++) {
-    int32_t t = p_.ins[i], c = newest_[t];
+  for (int32_t t : p_.inputs(op)) {
+    int32_t c = newest_[t];
     now_ = std::max(now_, times_[c].made);
     if (copies_[c].frees && copies_[c].end == step) {
       now_ = std::max(now_, times_[c].read_until);
       need -= p_.size[t];
     }
   }
-  for (int64_t i = p_.outs_at[op]; i < p_.outs_at[op + 1]; i++) need += p_.size[p_.outs[i]];
+  for (int32_t t : p_.outputs(op)) need += p_.size[t];
   wait_for(need);
   steps_.start[step] = now_;
   double done = now_ + p_.duration[op];
   now_ = done;
   if (p_.workspace[op]) release(done, p_.workspace[op]);
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++) read_to(step, p_.ins[i], done);
-  for (int64_t i = p_.outs_at[op]; i < p_.outs_at[op + 1]; i++) make_at(step, p_.outs[i], done);
+  for (int32_t t : p_.inputs(op)) read_to(step, t, done);
+  for (int32_t t : p_.outputs(op)) make_at(step, t, done);
   return done;
 }
 

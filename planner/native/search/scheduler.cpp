@@ -60,8 +60,8 @@ void Scheduler::restart(const Plan& plan) {
 
 void Scheduler::find_missing(int64_t op) {
   missing_.clear();
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++)
-    if (!resident_[p_.ins[i]]) need(p_.ins[i]);
+  for (int32_t t : p_.inputs(op))
+    if (!resident_[t]) need(t);
   if (!any_early_) return;
   for (int64_t gap = early_head_[op]; gap >= 0; gap = early_next_[gap]) {
     int32_t t = p_.gap_tensor[gap];
@@ -103,8 +103,7 @@ bool Scheduler::find_reruns(const Plan& plan) {
     } else if (again_[m] != tick_) {
       again_[m] = tick_;
       reruns_.push_back(m);
-      for (int64_t i = p_.ins_at[m]; i < p_.ins_at[m + 1]; i++) {
-        int32_t u = p_.ins[i];
+      for (int32_t u : p_.inputs(m)) {
         if (resident_[u] || seen_[u] == tick_) continue;
         seen_[u] = tick_;
         stack_.push_back(u);
@@ -125,10 +124,10 @@ bool Scheduler::run_again() {
   auto missing = int64_t(missing_.size());
   for (int32_t m : reruns_) {
     if (!has_room(p_.ins_at[m + 1] - p_.ins_at[m] + missing)) return false;
-    for (int64_t i = p_.ins_at[m]; i < p_.ins_at[m + 1]; i++)
-      if (pending_[p_.ins[i]]) copy_in(p_.ins[i]);
+    for (int32_t t : p_.inputs(m))
+      if (pending_[t]) copy_in(t);
     add(kRun, m);
-    for (int64_t i = p_.outs_at[m]; i < p_.outs_at[m + 1]; i++) resident_[p_.outs[i]] = 1;
+    for (int32_t t : p_.outputs(m)) resident_[t] = 1;
   }
   return true;
 }
@@ -142,10 +141,9 @@ void Scheduler::copy_in(int32_t t) {
 // Whether what was brought back stays: to its next base use, unless released.
 void Scheduler::let_go_again(const Plan& plan) {
   for (int32_t m : reruns_) {
-    for (int64_t i = p_.ins_at[m]; i < p_.ins_at[m + 1]; i++)
-      if (seen_[p_.ins[i]] == tick_) settle(plan, p_.ins[i], wanted_[p_.ins[i]] != tick_);
-    for (int64_t i = p_.outs_at[m]; i < p_.outs_at[m + 1]; i++)
-      settle(plan, p_.outs[i], wanted_[p_.outs[i]] != tick_);
+    for (int32_t t : p_.inputs(m))
+      if (seen_[t] == tick_) settle(plan, t, wanted_[t] != tick_);
+    for (int32_t t : p_.outputs(m)) settle(plan, t, wanted_[t] != tick_);
   }
 }
 
@@ -158,13 +156,13 @@ void Scheduler::settle(const Plan& plan, int32_t t, bool is_for_another) {
 
 void Scheduler::run_base(const Plan& plan, int32_t op) {
   add(kRun, op);
-  for (int64_t i = p_.outs_at[op]; i < p_.outs_at[op + 1]; i++) {
-    resident_[p_.outs[i]] = 1;
-    pass_event(plan, p_.outs[i]);
+  for (int32_t t : p_.outputs(op)) {
+    resident_[t] = 1;
+    pass_event(plan, t);
   }
-  for (int64_t i = p_.ins_at[op]; i < p_.ins_at[op + 1]; i++) {
-    next_use_[p_.ins[i]]++;
-    pass_event(plan, p_.ins[i]);
+  for (int32_t t : p_.inputs(op)) {
+    next_use_[t]++;
+    pass_event(plan, t);
   }
 }
 
