@@ -28,8 +28,8 @@ class RacePolicy:
         lever_tries, lever_factor: after this number of orders, a lever is dropped if it alone adds
             this multiple of the other's time.
         rough_s, min_s: seconds at least for a rough plan, and for a search.
-        late_s: seconds at most that it goes on beyond its end, as long as there is no plan that has
-            not exploded.
+        overtime_s: seconds at most that rough plans go on beyond the race's end, as long as every
+            plan has exploded.
         others_factor: once a plan is found in the best order, the searches in the others end after
             this multiple of the time that it took.
     """
@@ -47,7 +47,7 @@ class RacePolicy:
     lever_factor: float = 1.5
     rough_s: float = 0.05
     min_s: float = 0.2
-    late_s: float = 2.0
+    overtime_s: float = 2.0
     others_factor: float = 2.0
 
 

@@ -154,7 +154,7 @@ def race(
         engine=_roughly,
         kinds=_single_kinds,
         least_s=numbers.rough_s,
-        late_until=start + time_limit_s + numbers.late_s,
+        late_until=start + time_limit_s + numbers.overtime_s,
     )
     until = start + numbers.first_until * time_limit_s
     field.search(
@@ -254,7 +254,7 @@ class _Field:
 
     @property
     def has_fair_plan(self) -> bool:
-        """Whether there is a plan in one of the orders that has not exploded."""
+        """Whether some order has a plan that has not exploded (`exploded_factor` of the policy)."""
         most = self.numbers.exploded_factor
         return any(
             r.solved is not None
@@ -265,8 +265,10 @@ class _Field:
 
     def distinct(self) -> list[Runner]:
         """Return one runner per mark, in the order of the problems."""
-        first = {self.marks[r.index]: r for r in reversed(self.runners)}
-        return sorted(first.values(), key=lambda runner: runner.index)
+        first: dict[tuple[int, int, float], Runner] = {}
+        for runner in self.runners:
+            first.setdefault(self.marks[runner.index], runner)
+        return list(first.values())
 
     def search(
         self,
@@ -283,8 +285,8 @@ class _Field:
         Orders whose bound is worse than the best plan are skipped, and orders that promise too
         little: a search is expected to improve no more than those before it in this round. If the
         time is too short for all, the first ones get enough of it: `least_s`, or `min_s` of the
-        policy. Until there is a fair plan in one of them, orders are tried beyond that, up to
-        `late_until`: in an order without one, a longer search finds no better one.
+        policy. As long as no order has a fair plan, orders are tried until `late_until`: a longer
+        search in an order without a fair plan finds none either.
         """
         least_s = self.numbers.min_s if least_s is None else least_s
         left = 1.0  # least share left of the time that plans added before this round

@@ -194,16 +194,21 @@ def test_what_fits_an_arena_with_inputs_and_outputs_in_it_is_known(
     )  # the original ran, too: no
 
 
-def test_the_second_run_holds_more_by_default(planned: planner.OptimizeResult) -> None:
-    """Measured on an H100 (reports/cuda.md): 1.6 to 2 times as much, for the pattern's block."""
-    graph, order = planned.after.graph, planned.after.timeline.order
+def test_the_second_run_holds_more_by_default(tmp_path: Path) -> None:
+    """Measured on an H100 (reports/cuda.md): 1.6 to 2 times as much, for the pattern's block.
+
+    The MLP is too small for it: the arena's least regions decide there what is more.
+    """
+    result = planner.optimize(
+        GPT, budget="60%", output=tmp_path / "p.onnx", device="cuda", time_limit_s=1.0, verify=False
+    )
+    graph, order = result.after.graph, result.after.timeline.order
     settings = ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT)
     first, both = (
         bfc_device.forecast_arena(graph, order, settings, runs=runs).peak_bytes for runs in (1, 2)
     )
     spared = replace(settings, pattern=False, reuse=False)
-    assert first < both
-    assert bfc_device.forecast_arena(graph, order, spared).peak_bytes <= both
+    assert bfc_device.forecast_arena(graph, order, spared).peak_bytes <= first < both
 
 
 @given(
