@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from operator import itemgetter
 
 from planner import clock
 from planner.plan.problem import Problem
@@ -26,13 +27,13 @@ class Stays:
     def __init__(self, copies: Iterable[tuple[int, int, int]]) -> None:
         self._births: dict[int, list[int]] = {}
         self._latest: dict[int, list[int]] = {}  # the latest end of a copy born until then
-        for tensor, birth, end in sorted(copies):
+        for tensor, birth, end in sorted(copies, key=itemgetter(1)):  # a replay's are in this order
             latest = self._latest.setdefault(tensor, [])
             latest.append(max(end, latest[-1]) if latest else end)
             self._births.setdefault(tensor, []).append(birth)
 
     def cover(self, tensor: int, step: int) -> bool:
-        """Tell whether a tensor made before `step` is still there behind it."""
+        """Tell whether a copy made before action `step` is still there after it."""
         born = bisect_left(self._births.get(tensor, ()), step)
         return born > 0 and self._latest[tensor][born - 1] > step
 
@@ -42,9 +43,9 @@ def closure(
 ) -> Closure:
     """Return the operations to run again for `tensor` at `step`, and the one that blocks the chain.
 
-    They make it, and what they need and is not there. An operation blocks the chain if it may not
-    run again, or if there the chain becomes too long or takes more than `most_us`; None if none
-    does.
+    The operations make the tensor, and whatever of their inputs is missing then. One blocks the
+    chain if it may not run again, or if the chain becomes too long there, or takes more than
+    `most_us`. It is None if no operation does.
     """
     stack = [problem.tensors[tensor].producer]
     seen: dict[int, None] = {}

@@ -46,7 +46,12 @@ when little is left to gain: below the second number, a share of the step, the e
 
 @dataclass(frozen=True, slots=True)
 class NotWorthTheWait:
-    """A stop criterion: the rest of the search is not worth the wait."""
+    """A stop criterion of an engine's turn: the rest of it is not worth the wait.
+
+    Attributes:
+        began: when the turn began (`clock.now`): the engine may find nothing for as long as any
+            other.
+    """
 
     state: SearchState
     patience: Patience
