@@ -13,7 +13,6 @@ import typer.main
 
 from planner.native import SOURCES, is_built
 from planner.native.building import BuildError, build
-from planner.runtime.judge import verify
 from tests.pressing import kills
 
 TOGETHER = ("tests/training/",)
@@ -50,6 +49,8 @@ def one_parser() -> Iterator[None]:
 def short_timing() -> Iterator[None]:
     """Verification times both models for as many runs as ever, but no longer: no test looks at how
     long a step takes."""
+    from planner.runtime.judge import verify  # the process that hands out the tests goes without
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "QUICK", dataclasses.replace(verify.QUICK, min_s=0.0))
         yield

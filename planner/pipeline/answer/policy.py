@@ -11,8 +11,8 @@ class AnswerPolicy:
 
     Attributes:
         lead_s: seconds before the search that a time limit does not count.
-        least_search: the share of a time limit that is left for the search in any case.
-        least_search_s: the seconds of it that are left, too; all of a shorter limit is.
+        least_search: share of a time limit that the search has in any case.
+        least_search_s: seconds that it has in any case; a shorter limit is the search's alone.
         better_order_s: seconds at most for a better order.
         least_budget_s: seconds at most for the least feasible budget.
         looking: largest share of the time limit for each of these two.
@@ -87,7 +87,11 @@ class AnswerPolicy:
     preview_most: float = 0.25
 
     def search_s(self, limit_s: float, spent_s: float) -> float:
-        """Return the seconds of a time limit that are left for a search, `spent_s` after the request."""
+        """Return the seconds of a time limit that a search has.
+
+        Args:
+            spent_s: seconds since the request.
+        """
         least_s = max(self.least_search * limit_s, min(limit_s, self.least_search_s))
         return max(least_s, limit_s - max(0.0, spent_s - self.lead_s))
 

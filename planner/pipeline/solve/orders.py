@@ -119,15 +119,15 @@ def base_orders(
 
 
 def one_of_each_first(orders: Sequence[BaseOrder]) -> tuple[BaseOrder, ...]:
-    """Return the orders so that, whenever time is out, orders of many kinds have had their turn.
+    """Return the orders in such turn that many kinds come early: time may be out after any of them.
 
-    ONNX Runtime's own comes first, then one order from each start, that of the file first, then a
-    second one from each. Orders from one start are much alike in what plans cost in them, and
-    neither peaks nor bounds tell which start is good: recomputing a Llama's activations has cost
-    0.5% in the order of the file, and 31% in another of a lower peak.
+    ONNX Runtime's own order comes first, then one order from each start, the file's first, then a
+    second one from each. Plans cost much the same in all orders from one start, and neither peaks
+    nor bounds tell which start is good: recomputing a Llama's activations has cost 0.5% in an order
+    made from the file's, and 31% in one of a lower peak.
 
     Args:
-        orders: those of one start come in the order in which they are given.
+        orders: orders of one start keep their sequence.
     """
     kinds: dict[str, list[BaseOrder]] = {}
     for base in sorted(orders, key=lambda base: (base.name != OWN, base.start != _FILE)):

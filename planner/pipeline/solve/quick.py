@@ -63,7 +63,7 @@ def quickest(
     """Search briefly in base orders for a plan within the budget.
 
     Args:
-        most: number of orders to search in, of as many kinds as there are.
+        most: number of orders to search in; they are of as many kinds as possible.
 
     Returns:
         The best order, and a step's time with the plan in it in microseconds, infinite without one.

@@ -209,7 +209,8 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
     thread makes the others (ONNX Runtime releases the interpreter's lock meanwhile).
 
     Args:
-        loaded: a model without external data and large fills, as `original_ahead` asks a session for.
+        loaded: a model without external data and large fills; `original_ahead` begins a session for
+            no other.
         written: the file of the first pass.
 
     Raises:
