@@ -15,8 +15,7 @@ import numpy as np
 
 from planner import clock
 from planner.fit.demands import READ, Demands
-from planner.fit.replay import UNLIMITED, ReplayLimits, most_in_use, rooms
-from planner.fit.search import first_region
+from planner.fit.replay import UNLIMITED, ReplayLimits, most_in_use, room
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
 from planner.graph.schedule import parents_of
 
@@ -135,12 +134,9 @@ class _Judge:
         self.reader = np.repeat(as_it_is, np.diff(demands.before_at))
         self.unit = np.repeat(as_it_is, np.diff(demands.event_at))
         if cap_bytes is None:
-            most = most_in_use(demands, as_it_is)
-            self.limits = ReplayLimits(UNLIMITED, UNLIMITED, most)
-        else:  # other first regions hardly ever have room if this one has none
-            first = first_region(demands, cap_bytes) or cap_bytes
-            self.limits = ReplayLimits(cap_bytes, first, UNLIMITED)
-        self.first = np.array([self.limits.first_bytes], dtype=np.int64)
+            self.limits = ReplayLimits(UNLIMITED, most_in_use(demands, as_it_is))
+        else:
+            self.limits = ReplayLimits(cap_bytes)
 
     def is_good(self, order: Sequence[int], dropped: frozenset[int]) -> bool:
         """Tell whether an order is valid and has room for two runs, without the dropped nodes.
@@ -158,5 +154,4 @@ class _Judge:
         unread = demands.subject[(demands.event == READ) & ~is_left[self.unit]]
         readers = demands.readers - np.bincount(unread, minlength=len(demands.readers))
         left = demands._replace(readers=readers)
-        (ran,) = rooms(left, units, self.limits, self.first)
-        return int(ran) == len(units)
+        return room(left, units, self.limits) == len(units)

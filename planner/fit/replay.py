@@ -1,7 +1,7 @@
 """Replay of the arena, and moves that make more of an order fit in it: `planner/native/search`.
 
-The arena is that of `planner.runtime.memory.bfc` under a cap: regions double from a first one and
-never merge, and every chunk is split. A test compares the two.
+The arena is that of `planner.runtime.memory.bfc` with one region and every chunk split. A test
+compares the two.
 """
 
 from __future__ import annotations
@@ -14,28 +14,26 @@ import numpy as np
 from planner import clock
 from planner.fit.demands import Demands, Longs
 from planner.native.calls import address, function, random_words, words
-from planner.runtime.memory.bfc import MAX_REGION_STEP, ROUNDING
+from planner.runtime.memory.bfc import ROUNDING
 
 UNLIMITED = 1 << 60
 
 
 class ReplayLimits(NamedTuple):
-    """Limits for an order: the arena's bytes, its first region's, and the most bytes in use."""
+    """Limits for an order: the arena's bytes, and the most bytes in use."""
 
     arena_bytes: int
-    first_bytes: int
-    in_use_bytes: int
+    in_use_bytes: int = UNLIMITED
 
 
-def rooms(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs) -> Longs:
-    """Return, for each first region, the number of units of `order` that fit in each of two runs."""
-    return _reached(demands, order, limits, firsts)[:, 0]
+def room(demands: Demands, order: Longs, limits: ReplayLimits) -> int:
+    """Return the number of units of `order` that fit in each of two runs."""
+    return _reached(demands, order, limits)[0]
 
 
 def most_in_use(demands: Demands, order: Longs) -> int:
     """Return the most bytes that a run of `order` has in use, whatever the arena."""
-    anything = ReplayLimits(UNLIMITED, 0, UNLIMITED)
-    return int(_reached(demands, order, anything, _longs((UNLIMITED,)))[0, 2])
+    return _reached(demands, order, ReplayLimits(UNLIMITED))[2]
 
 
 def climb(
@@ -58,28 +56,30 @@ def climb(
     """
     assert order.dtype == np.int64
     distances = _longs(spans)
-    clock.spend(clock.FITTED_S * len(order) * tries)
-    ran = function("planner_search_climb")(
+    climbed = np.zeros(2, dtype=np.int64)
+    function("planner_search_climb")(
         words(demands),
         words([order]),
         _limits(limits),
         words((distances, tries, *random_words(rng))),
+        address(climbed),
     )
+    ran, replays = climbed.tolist()
+    clock.spend(clock.FITTED_S * len(order) * replays)
     _check(ran)
     return ran
 
 
-def _reached(demands: Demands, order: Longs, limits: ReplayLimits, firsts: Longs) -> Longs:
-    """Return a row for each first region: units, bytes missing in one piece, the most bytes in use."""
-    order, firsts = _longs(order), _longs(firsts)
-    clock.spend(clock.FITTED_S * len(order) * len(firsts))
-    found = np.zeros((len(firsts), 3), dtype=np.int64)
+def _reached(demands: Demands, order: Longs, limits: ReplayLimits) -> list[int]:
+    """Return the units that fit, the bytes missing in one piece, and the most bytes in use."""
+    order = _longs(order)
+    clock.spend(clock.FITTED_S * len(order))
+    found = np.zeros(3, dtype=np.int64)
     function("planner_search_reach")(
-        words(demands), words([order]), _limits(limits), words([firsts]), address(found)
+        words(demands), words([order]), _limits(limits), address(found)
     )
-    for units in found[:, 0]:
-        _check(units)
-    return found
+    _check(found[0])
+    return found.tolist()
 
 
 def _check(units: int) -> None:
@@ -88,7 +88,7 @@ def _check(units: int) -> None:
 
 
 def _limits(limits: ReplayLimits) -> object:
-    return words((*limits, ROUNDING, MAX_REGION_STEP))
+    return words((max(0, limits.arena_bytes) // ROUNDING * ROUNDING, limits.in_use_bytes))
 
 
 def _longs(values: Sequence[int] | Longs) -> Longs:

@@ -208,31 +208,23 @@ class PeakMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arena:
-    """The ONNX Runtime arena in which the rewritten model runs.
+    """The ONNX Runtime arena in which the rewritten model runs: one region of `max_bytes`.
 
-    Each region is twice as large as the one before it, every chunk is split, and all regions
-    together hold at most `max_bytes`.
+    Every chunk of it is split. A second region would make the arena no hard limit: between two free
+    chunks of one size ONNX Runtime takes the lower address, and the system decides where regions
+    lie, so that the same file would run in one process and be refused in another.
 
     Attributes:
-        first_region_bytes: size of the first region; 0 for a single region of `max_bytes`.
-        is_proved: the plan was verified in it.
+        is_proved: the plan was verified in it. Otherwise, a session's arena may grow beyond it.
     """
 
     max_bytes: Count
-    first_region_bytes: Count
     is_proved: bool = False
 
     @property
     def limit_bytes(self) -> int:
-        """The most bytes that a session's arena may hold.
-
-        Several regions are no hard limit. Between two free chunks of one size ONNX Runtime takes
-        the lower address, and the system decides where regions lie: the same file would run in one
-        process and be refused in another. `max_bytes` is one step's need, and the arena may add a
-        region. Nor is an untried arena a hard limit.
-        """
-        is_one = self.first_region_bytes in (0, self.max_bytes)
-        return self.max_bytes if self.is_proved and is_one else _UNBOUND * self.max_bytes
+        """The most bytes that a session's arena may hold."""
+        return self.max_bytes if self.is_proved else _UNBOUND * self.max_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

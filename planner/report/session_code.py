@@ -8,7 +8,7 @@ from planner.disk import Disk
 from planner.plan.planfile import Arena, MicroBatches, Plan
 from planner.report.plain import nearby
 from planner.results.verification import Verification
-from planner.runtime.options import MAX_FIRST_REGION
+from planner.runtime.options import first_request
 from planner.targets import HOST, Target, target_named
 
 _HEAD = """\
@@ -67,7 +67,7 @@ _OWN_STEP = """
 _WITH_LIBRARY = """\
 import planner
 
-# the file's own settings, and planner's native library
+# the file's own settings, and the memory and the library that it runs with
 session = planner.open_session({model!r})
 """
 
@@ -93,11 +93,11 @@ def session_code(
     comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
     limits = '{"arena_extend_strategy": 1}'
     if arena is not None:
-        comment = "The arena that the model runs in: regions double from the first."
-        limits = _capped(arena.max_bytes, arena.first_region_bytes)
+        comment = "The arena that the model runs in: one region."
+        limits = _capped(arena.max_bytes)
     elif target.is_arena:
         comment = "An arena of what was planned, which is too small as predicted: raise max_mem."
-        limits = _capped(budget_bytes, min(budget_bytes, MAX_FIRST_REGION))
+        limits = _capped(budget_bytes)
     order = _PRIORITY if order_target == "priority" else ""
     order += "" if optimized else _DISABLED
     session = _session(model, "ort", _providers(target))
@@ -105,7 +105,7 @@ def session_code(
 
 
 def library_code(model: str) -> str:
-    """Return Python that opens `model` in planner's pool, or with copies beside the operations."""
+    """Return Python that opens `model` by planner: its memory or its copies are not ONNX Runtime's."""
     return _WITH_LIBRARY.format(model=model)
 
 
@@ -141,13 +141,14 @@ def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:
     ran = next((c for c in caps if c.model == "rewritten" and c.passed), None)
     if ran is None:
         return plan.arena
-    return Arena(max_bytes=ran.cap_bytes, first_region_bytes=ran.first_region_bytes, is_proved=True)
+    return Arena(max_bytes=ran.cap_bytes, is_proved=True)
 
 
-def _capped(cap_bytes: int, first_region_bytes: int) -> str:
+def _capped(cap_bytes: int) -> str:
     """Return the settings of an arena, as a dict in Python."""
+    first_bytes, _ = first_request(cap_bytes)
     return (
-        f'{{"max_mem": {cap_bytes}, "initial_chunk_size_bytes": {first_region_bytes}, '
+        f'{{"max_mem": {cap_bytes}, "initial_chunk_size_bytes": {first_bytes}, '
         '"max_dead_bytes_per_chunk": 1}'
     )
 

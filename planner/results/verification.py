@@ -112,8 +112,7 @@ class CapCheck:
 
     On the CPU it is planner's pool, which excludes graph inputs and initializers above 127 bytes.
     The cap is the budget less those, plus `over_budget_bytes`: the predicted excess of pages and
-    workspace over the budget. `first_region_bytes` is the first region of a device's arena; later
-    regions double (`initial_chunk_size_bytes`).
+    workspace over the budget.
     """
 
     model: str
@@ -122,7 +121,6 @@ class CapCheck:
     expected: bool | None
     message: str = ""
     over_budget_bytes: int = 0
-    first_region_bytes: int = 0
 
     @property
     def failure(self) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planner.errors import UsageError
 from planner.targets import HOST, Target
+from planner.units import format_bytes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -38,6 +39,7 @@ NEXT_POWER_OF_TWO = 0
 SAME_AS_REQUESTED = 1
 MAX_FIRST_REGION = (1 << 31) - 256
 """`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg); chunks are of 256 bytes."""
+_GRANULE = 256
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -191,38 +193,89 @@ def use_registered_arena(options: ort.SessionOptions, config: dict[str, int]) ->
 
 def cap_arena(
     options: ort.SessionOptions,
-    cap_bytes: int,
-    first_region_bytes: int = 0,
+    region_bytes: int,
     *,
+    limit_bytes: int | None = None,
     target: Target = HOST,
 ) -> None:
-    """Make sessions with `options` use an arena of a target that holds at most `cap_bytes`.
+    """Make sessions with `options` use an arena of a target that holds one region.
 
-    Its regions double from the first, and every chunk is split. It is registered for the process:
-    sessions that are created later use the last registered arena.
+    Every chunk of it is split. It is registered for the process: sessions that are created later
+    use the last registered arena.
 
     Args:
-        first_region_bytes: 0 for a single region.
+        limit_bytes: the most that all regions hold; `region_bytes` if None.
 
     Raises:
-        UsageError: this build cannot register an arena, or the device's memory is none.
+        UsageError: this build cannot register an arena, the device's memory is none, or it has not
+            so many bytes left.
     """
     import onnxruntime as ort
 
+    first_bytes, doublings = first_request(region_bytes)
     config = {
-        "max_mem": cap_bytes,
+        "max_mem": limit_bytes or region_bytes,
         "arena_extend_strategy": NEXT_POWER_OF_TWO,
-        "initial_chunk_size_bytes": first_region_bytes or min(cap_bytes, MAX_FIRST_REGION),
+        "initial_chunk_size_bytes": first_bytes,
         "max_dead_bytes_per_chunk": 1,  # 0 crashes the process
     }
     if not target.own_memory:
         use_registered_arena(options, config)
-        return
-    if not target.is_arena:
+    elif not target.is_arena:
         raise UsageError(f"memory of {target.name} is not an arena of ONNX Runtime's")
-    kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    info = ort.OrtMemoryInfo(target.memory, kind, 0, ort.OrtMemType.DEFAULT)
-    ort.create_and_register_allocator_v2(
-        target.provider, info, {"device_id": "0"}, ort.OrtArenaCfg(config)
-    )
+    else:
+        kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+        info = ort.OrtMemoryInfo(target.memory, kind, 0, ort.OrtMemType.DEFAULT)
+        ort.create_and_register_allocator_v2(
+            target.provider, info, {"device_id": "0"}, ort.OrtArenaCfg(config)
+        )
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    if doublings:
+        _open_region(first_bytes * 2 ** (doublings - 1) + _GRANULE, target)
+
+
+def first_request(region_bytes: int) -> tuple[int, int]:
+    """Return the largest first region that can be asked for, and the doublings up to `region_bytes`.
+
+    An arena doubles its region until a request fits, and takes what its limit leaves at most
+    (`BFCArena::Extend`, onnxruntime/core/framework/bfc_arena.cc).
+    """
+    doublings = 0
+    while -(-region_bytes // 2**doublings) > MAX_FIRST_REGION:
+        doublings += 1
+    return -(-region_bytes // (_GRANULE * 2**doublings)) * _GRANULE, doublings
+
+
+def _open_region(request_bytes: int, target: Target) -> None:
+    """Make the arena that was registered last take its first region, by a run that asks for so much.
+
+    Its only request on the device is for the result of one node: sizes are inputs and outputs on
+    the host.
+    """
+    import numpy as np
+    import onnxruntime as ort
+    from onnx import TensorProto, helper
+
+    size = helper.make_tensor_value_info("size", TensorProto.INT64, [1])
+    found = helper.make_tensor_value_info("found", TensorProto.INT64, [1])
+    zero = helper.make_tensor("zero", TensorProto.INT64, [1], [0])
+    nodes = [
+        helper.make_node("ConstantOfShape", ["size"], ["buffer"], value=zero),
+        helper.make_node("Shape", ["buffer"], ["found"]),
+    ]
+    graph = helper.make_graph(nodes, "region", [size], [found])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = session_options(threads=1)
+    options.enable_mem_pattern = False
     options.add_session_config_entry("session.use_env_allocators", "1")
+    providers = list(dict.fromkeys((target.provider, HOST.provider)))
+    count = np.array([-(-request_bytes // 8)])
+    try:
+        source = model.SerializeToString()
+        session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+        session.run(None, {"size": count})
+    except Exception as error:
+        raise UsageError(
+            f"{target.title} has not {format_bytes(request_bytes)} left in one piece, which the arena "
+            f"of this file needs: {error}"
+        ) from error

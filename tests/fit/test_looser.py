@@ -13,7 +13,7 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare.graphs import analysed_graph
-from planner.runtime.memory.arena import fits, region_sizes
+from planner.runtime.memory.arena import fits
 from planner.search.decode import Decoder
 from tests.fit.test_replay import in_use
 from tests.graphs import decisions_for, formulation_of, graph_of, onnx_graphs
@@ -64,7 +64,7 @@ def test_a_looser_order_is_legal_and_has_room(proto, data, has_cap):
     cap = None
     if has_cap:
         sizes = (int(share * peak) // 256 * 256 for share in (1.0, 1.1, 1.3, 2.0))
-        cap = next(size for size in sizes if _has_room(graph, order, size))
+        cap = next(size for size in sizes if fits(graph, order, size))
     found, fewer = looser_order(file, wanted, cap, lambda _, pins: pins, time_limit_s=60)
     moved = tuple(OpId(op) for op in found)
     place = {op: i for i, op in enumerate(moved)}
@@ -76,12 +76,6 @@ def test_a_looser_order_is_legal_and_has_room(proto, data, has_cap):
     most = (peak if cap is None else cap) + 256 * fewer
     assert in_use(graph, moved) <= most
     assert timeline(graph, moved).order == moved
-
-
-def _has_room(graph: TrainingGraph, order: list[OpId], cap: int) -> bool:
-    return any(
-        fits(graph, order, cap, first_region_bytes=first) for first in region_sizes(cap, len(order))
-    )
 
 
 @_PLANS

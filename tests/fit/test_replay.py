@@ -12,13 +12,12 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.fit import search
 from planner.fit.demands import Demands, demands_of, demands_of_plan
-from planner.fit.replay import ReplayLimits, most_in_use, rooms
-from planner.fit.search import fit, need_of
+from planner.fit.replay import ReplayLimits, most_in_use, room
+from planner.fit.search import fit, has_room, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.memory.arena import RECOMMENDED, fits, region_sizes, simulate
+from planner.runtime.memory.arena import RECOMMENDED, fits, simulate
 from planner.search.evaluate import Evaluator
 from tests.graphs import decisions_for, graph_of, onnx_graphs, problems
 from tests.runtime.support import random_model, save
@@ -39,12 +38,6 @@ def demands(graph: TrainingGraph, order: Sequence[OpId], per_unit: int = 1) -> D
     return demands_of(graph, order, {op: i // per_unit for i, op in enumerate(order)}, {})
 
 
-def room(wanted: Demands, order: Sequence[int], cap: int, first: int) -> int:
-    """Units that there is room for."""
-    (found,) = rooms(wanted, np.array(order), ReplayLimits(cap, 0, 1 << 60), np.array([first]))
-    return int(found)
-
-
 def most_of(wanted: Demands) -> int:
     """The most bytes in use in an arena without limits."""
     return most_in_use(wanted, np.arange(wanted.units))
@@ -53,12 +46,6 @@ def most_of(wanted: Demands) -> int:
 def in_use(graph: TrainingGraph, order: Sequence[OpId]) -> int:
     """The most bytes in use under a cap, which splits every chunk."""
     return most_of(demands(graph, order))
-
-
-def first_region(graph: TrainingGraph, order: Sequence[OpId], cap: int) -> int | None:
-    """The first of the regions that are tried with which the plain replay fits in `cap`."""
-    firsts = region_sizes(cap, len(order)) if cap > 0 else []
-    return next((r for r in firsts if fits(graph, order, cap, first_region_bytes=r)), None)
 
 
 @_QUICK
@@ -70,10 +57,9 @@ def test_there_is_room_for_all_units_where_the_arena_model_fits(
     order = default_order(graph)
     peak = in_use(graph, order)
     cap = data.draw(st.integers(peak // 2, 2 * peak)) // 256 * 256
-    first = max(256, data.draw(st.integers(256, max(256, cap))) // 256 * 256)
     wanted = demands(graph, order, per_unit=data.draw(st.integers(1, 3)))
-    has_room = room(wanted, range(wanted.units), cap, first) == wanted.units
-    assert has_room == fits(graph, order, cap, first_region_bytes=first)
+    ran = room(wanted, np.arange(wanted.units), ReplayLimits(cap))
+    assert (ran == wanted.units) == has_room(wanted, cap) == fits(graph, order, cap)
 
 
 @_QUICK
@@ -102,19 +88,7 @@ def test_an_order_that_is_found_is_legal_and_fits(proto, seed: int) -> None:
         for tensor in op.inputs:
             producer = graph.tensors[tensor].producer
             assert producer is None or place[producer] < place[op.id]
-    assert first_region(graph, moved, cap) is not None
-
-
-@_QUICK
-@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 60), share=st.floats(0.9, 1.3))
-def test_the_compiled_search_finds_the_first_region_of_the_plain_one(
-    seed: int, nodes: int, share: float
-) -> None:
-    graph = random_graph(seed, nodes)
-    order = default_order(graph)
-    cap = int(share * in_use(graph, order))
-    compiled = search.first_region(demands(graph, order), cap)
-    assert compiled == first_region(graph, order, cap)
+    assert fits(graph, moved, cap)
 
 
 @_QUICK
@@ -125,9 +99,7 @@ def test_an_arena_as_large_as_is_said_to_be_needed_has_room(seed: int, nodes: in
     wanted = demands(graph, order)
     need = need_of(wanted)
     assert need >= 1.0
-    cap = round(need * in_use(graph, order))
-    firsts = region_sizes(cap, len(wanted.event))
-    assert any(fits(graph, order, cap, first_region_bytes=first) for first in firsts)
+    assert fits(graph, order, round(need * in_use(graph, order)))
 
 
 @_QUICK
@@ -150,7 +122,7 @@ def broken_arenas() -> Iterator[tuple[TrainingGraph, tuple[OpId, ...], int]]:
         graph = random_graph(seed, 50)
         order = default_order(graph)
         cap = in_use(graph, order)
-        if first_region(graph, order, cap) is None:
+        if not fits(graph, order, cap):
             yield graph, order, cap
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from planner.fit.demands import READ, RETURN, SCRATCH, TAKE, Demands
-from planner.fit.replay import ReplayLimits, climb, rooms
+from planner.fit.replay import ReplayLimits, climb, room
 from planner.native.building import SOURCES
 from planner.native.calls import function, words
 from planner.plan.decisions import Choice, Decisions
@@ -104,10 +104,8 @@ def test_structs_have_the_same_fields_on_both_sides():
         ("orders.h", "Demands", demands),
     ):
         assert declared(header, struct) == handed_over(tuple(made), made._fields)
-    assert [name for name, _ in declared("arena.h", "Limits")] == [
-        *("arena", "first", "in_use"),
-        *("rounding", "most_step"),
-    ]
+    limits = [field.removesuffix("_bytes") for field in ReplayLimits._fields]
+    assert [name for name, _ in declared("arena.h", "Limits")] == limits
     asked = declared("eviction.h", "Evict")  # in the order in which `Eviction.actions` gives them
     assert [name for name, _ in asked] == [
         *("capacity", "cost_halves", "distance_power", "in_order", "most_work", "runs"),
@@ -137,17 +135,17 @@ def test_memory_that_cannot_be_had_is_an_error():
     demands = demands_of(((TAKE, 0),), ((READ, 0),))
     fields = words(demands)
     fields[2 * Demands._fields.index("size") + 1] = 1 << 48  # so many buffers
-    order, limits = words([np.arange(2)]), words((256, 256, 256, 256, 256))
+    order, limits = words([np.arange(2)]), words((256, 256))
     with pytest.raises(MemoryError, match="native library"):
-        function("planner_search_reach")(fields, order, limits, words([np.ones(1, int)]), None)
+        function("planner_search_reach")(fields, order, limits, None)
 
 
 def test_an_order_that_reads_what_is_not_there_is_an_error():
     demands = demands_of(((TAKE, 0),), ((READ, 0),))
-    limits, firsts = ReplayLimits(1024, 256, 1 << 60), np.array([256])
-    assert rooms(demands, np.array([0, 1]), limits, firsts).tolist() == [2]
+    limits = ReplayLimits(1024)
+    assert room(demands, np.array([0, 1]), limits) == 2
     with pytest.raises(ValueError, match="no unit before it makes"):
-        rooms(demands, np.array([1, 0]), limits, firsts)
+        room(demands, np.array([1, 0]), limits)
     with pytest.raises(ValueError, match="no unit before it makes"):
         climb(demands, np.array([1, 0]), limits, (4,), 8, np.random.default_rng(0))
 

@@ -4,11 +4,13 @@
 
 namespace planner::search {
 
-Arena::Arena(const Limits& limits)
-    : limits_(limits), next_(std::max<int64_t>(1, std::min(limits.first, limits.arena))) {}
+Arena::Arena(int64_t bytes) { add(0, bytes, kNone, kNone); }
 
 int64_t Arena::take(int64_t bytes) {
-  if ((free_.empty() || largest() < bytes) && !grow(bytes)) return kNone;
+  if (largest() < bytes) {
+    missing_ = bytes - largest();
+    return kNone;
+  }
   auto at = std::lower_bound(free_.begin(), free_.end(), bytes,
                              [](const Free& free, int64_t size) { return free.size < size; });
   int64_t chunk = at->chunk;
@@ -21,22 +23,6 @@ int64_t Arena::take(int64_t bytes) {
   in_use_ += bytes;
   peak_ = std::max(peak_, in_use_);
   return chunk;
-}
-
-bool Arena::grow(int64_t bytes) {
-  int64_t left = (limits_.arena - held_) / limits_.rounding * limits_.rounding;
-  if (bytes > left) {
-    missing_ = bytes - std::max(left, largest());
-    return false;
-  }
-  bool is_grown = bytes > next_;
-  while (bytes > next_) next_ *= 2;
-  int64_t region = std::min(next_, left);
-  if (!is_grown) next_ = std::min(2 * next_, limits_.most_step);
-  held_ += region;
-  end_ -= region + limits_.rounding;
-  add(end_, region, kNone, kNone);
-  return true;
 }
 
 // A new chunk, free, between two neighbours.

@@ -10,7 +10,7 @@ Orders::Orders(const Demands& demands)
     : d_(demands), chunk_of_(demands.size.size), unread_(demands.size.size) {}
 
 Reach Orders::reach(Array<const int64_t> order, const Limits& limits) {
-  Arena arena(limits);
+  Arena arena(limits.arena);
   for (int64_t bytes : d_.reserved)
     if (arena.take(bytes) == kNone) return {0, arena.missing(), arena.peak()};
   int64_t ran = order.size;
@@ -106,6 +106,7 @@ class Climber {
   }
 
   int64_t units() const { return best_.units; }
+  int64_t replays() const { return replays_; }
 
   void try_move(int64_t span, const Random& random) {
     int64_t last = order_.size - 1;
@@ -128,7 +129,10 @@ class Climber {
   }
 
  private:
-  Reach reach() { return orders_.reach({order_.data, order_.size}, limits_); }
+  Reach reach() {
+    replays_++;
+    return orders_.reach({order_.data, order_.size}, limits_);
+  }
 
   // Moves what is at place i to place j, and what is between by one.
   void move(int64_t i, int64_t j) {
@@ -144,41 +148,41 @@ class Climber {
   Array<int64_t> order_;
   std::vector<int64_t> place_;  // of each unit in the order
   Reach best_;
+  int64_t replays_ = 0;
 };
 
 }  // namespace
 
-int64_t climb(const Demands& demands, Array<int64_t> order, const Limits& limits,
+Climbed climb(const Demands& demands, Array<int64_t> order, const Limits& limits,
               const Climb& climb) {
   Climber climber(demands, order, limits);
-  for (int64_t i = 0; i < climb.tries && climber.units() != order.size; i++) {
-    if (climber.units() == kDisordered) return kDisordered;
+  for (int64_t i = 0; i < climb.tries; i++) {
+    if (climber.units() == order.size || climber.units() == kDisordered) break;
     climber.try_move(climb.spans[climb.random.below(climb.spans.size)], climb.random);
   }
-  return climber.units();
+  return {climber.units(), climber.replays()};
 }
 
 }  // namespace planner::search
 
 using namespace planner::search;
 
-// For how many units of the order there is room with each of these first regions.
+// For how many units of the order there is room.
 PLANNER_EXPORT int64_t planner_search_reach(const Demands* demands,
                                             const Array<const int64_t>* order, const Limits* limits,
-                                            const Array<const int64_t>* firsts, Reach* reached) {
+                                            Reach* reached) {
   return planner::unless_out_of_memory([&] {
-    Orders orders(*demands);
-    Limits tried = *limits;
-    for (int64_t first : *firsts) {
-      tried.first = first;
-      *reached++ = orders.reach(*order, tried);
-    }
+    *reached = Orders(*demands).reach(*order, *limits);
     return 0;
   });
 }
 
 // See orders.h.
 PLANNER_EXPORT int64_t planner_search_climb(const Demands* demands, const Array<int64_t>* order,
-                                            const Limits* limits, const Climb* moves) {
-  return planner::unless_out_of_memory([&] { return climb(*demands, *order, *limits, *moves); });
+                                            const Limits* limits, const Climb* moves,
+                                            Climbed* climbed) {
+  return planner::unless_out_of_memory([&] {
+    *climbed = climb(*demands, *order, *limits, *moves);
+    return 0;
+  });
 }

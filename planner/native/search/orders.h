@@ -57,9 +57,13 @@ struct Climb {
   Random random;
 };
 
-// Changes the order by so many moves; returns for how many units there is room then. A move is kept
-// unless there is room for fewer, or for as many with more bytes missing.
-int64_t climb(const Demands& demands, Array<int64_t> order, const Limits& limits,
+struct Climbed {
+  int64_t units, replays;  // that there is room for then; of the order, as work done
+};
+
+// Changes the order by so many moves. A move is kept unless there is room for fewer units, or for as
+// many with more bytes missing.
+Climbed climb(const Demands& demands, Array<int64_t> order, const Limits& limits,
               const Climb& climb);
 
 }  // namespace planner::search

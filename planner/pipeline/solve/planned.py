@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.choices import BudgetOf
 from planner.fit.demands import demands_of
-from planner.fit.search import first_region
+from planner.fit.search import has_room
 from planner.formulate import Formulation, with_paging
 from planner.graph.liveness import LiveTimeline
 from planner.graph.model import OpId, TrainingGraph
@@ -23,7 +23,7 @@ from planner.plan.problem import NO_PAGING, Action, ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.build import has_pool
 from planner.runtime.device.predict.forecast import arena_room, device_forecast
-from planner.runtime.memory.arena import packable_bytes, whole_regions
+from planner.runtime.memory.arena import packable_bytes
 from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.memory.paged import PAGE_BYTES, in_pages, pool_bytes
 from planner.runtime.options import most_threads
@@ -44,8 +44,8 @@ class Planned:
         live_room_bytes: the budget without its reserve.
         room_bytes: the part of that for transient bytes, in the pool or in ONNX Runtime's arena.
         needed_bytes: size of the pool that it needs; None on a device with its own memory.
-        first_region_bytes: on such a device, the first region of an arena with room for the plan;
-            None if there is none.
+        has_arena: on such a device, whether its memory, an arena of `room_bytes` as a rule, has room
+            for the plan.
     """
 
     prepared: Prepared
@@ -61,7 +61,7 @@ class Planned:
     live_room_bytes: int
     room_bytes: int
     needed_bytes: int | None
-    first_region_bytes: int | None
+    has_arena: bool
 
     @property
     def holds(self) -> bool:
@@ -77,7 +77,7 @@ class Planned:
         """
         if self.needed_bytes is not None:
             return self.budget_of == "live" or self.needed_bytes <= self.room_bytes
-        return self.first_region_bytes is not None
+        return self.has_arena
 
     @property
     def over_bytes(self) -> int:
@@ -117,10 +117,9 @@ class Planned:
     @property
     def arena(self) -> Arena | None:
         """The device's arena with room for it; None if there is none, or memory there is no arena."""
-        if self.first_region_bytes is None or not self.prepared.target.is_arena:
+        if not (self.has_arena and self.prepared.target.is_arena):
             return None
-        room_bytes = self.room_bytes // ROUNDING * ROUNDING
-        return Arena(max_bytes=room_bytes, first_region_bytes=self.first_region_bytes)
+        return Arena(max_bytes=self.room_bytes // ROUNDING * ROUNDING)
 
     @property
     def time_us(self) -> float:
@@ -156,27 +155,13 @@ class Planned:
         return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
-def _first_region(
-    back: ReadBack, room_bytes: int, budget_of: BudgetOf, target: Target
-) -> int | None:
-    """Find a first region of a device's arena that has room for a plan in the replay; None if none has.
-
-    If the budget bounds the bytes held, two runs must also stay within `room_bytes` in an arena
-    without that limit.
-    """
+def _has_arena(back: ReadBack, room_bytes: int, target: Target) -> bool:
+    """Tell whether a device's memory has room for two runs of a plan, by a replay of its allocator."""
     graph, order = back.graph, back.order
+    if not target.is_arena:
+        return device_forecast(graph, order, target, "recommended").held_bytes <= room_bytes
     units = {op: i for i, op in enumerate(order)}
-    demands = demands_of(graph, order, units, back.rewritten.like, target)
-    if budget_of == "live":
-        return first_region(demands, room_bytes)
-    for size in whole_regions(room_bytes):
-        if first_region(demands, room_bytes, (size,)) is None:
-            continue
-        arena = Arena(max_bytes=room_bytes, first_region_bytes=size)
-        held = device_forecast(graph, order, target, "recommended", arena).held_bytes
-        if held <= room_bytes:
-            return size
-    return None
+    return has_room(demands_of(graph, order, units, back.rewritten.like, target), room_bytes)
 
 
 def _beside(form: Formulation, solved: Solved, actions: Sequence[Action]) -> Solved:
@@ -227,9 +212,9 @@ def lowered_plan(
         back = read_back(prepared, rewritten, order_target=settings.order_target)
         graph, order = back.graph, back.order
         room_bytes = arena_room(graph, settings.room_bytes, target)
-        needed_bytes, region_bytes = None, None
+        needed_bytes, has_arena = None, False
         if target.own_memory:
-            region_bytes = _first_region(back, room_bytes, settings.budget_of, target)
+            has_arena = _has_arena(back, room_bytes, target)
         else:
             needed_bytes = pool_bytes(graph, order, threads=most_threads())
         return Planned(
@@ -246,7 +231,7 @@ def lowered_plan(
             live_room_bytes=settings.room_bytes,
             room_bytes=room_bytes,
             needed_bytes=needed_bytes,
-            first_region_bytes=region_bytes,
+            has_arena=has_arena,
         )
 
     return lowered_as(read, prepared, form, candidate.actions, order_target=settings.order_target)

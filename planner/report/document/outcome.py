@@ -25,6 +25,7 @@ from planner.report.session_code import (
     step_code,
 )
 from planner.results import OptimizeResult
+from planner.runtime.options import MAX_FIRST_REGION
 from planner.targets import target_named
 
 
@@ -208,7 +209,11 @@ def _session_code(result: OptimizeResult) -> str:
     plan = result.plan
     model = result.output_path.name if result.output_path else "model.planned.onnx"
     is_library = any(op.op_type in SWAP_OPERATORS for op in result.after.graph.operations)
-    if is_library or plan.pool is not None:
+    arena = arena_of(plan, result.verification)
+    is_large = (
+        arena is not None and arena.max_bytes > MAX_FIRST_REGION
+    )  # regions of settings double
+    if is_library or plan.pool is not None or is_large:
         code = library_code(model)
     else:
         code = session_code(
@@ -217,7 +222,7 @@ def _session_code(result: OptimizeResult) -> str:
             target=target_named(plan.device),
             optimized=plan.ort_optimized,
             budget_bytes=max([plan.budget_bytes, *(a.total_bytes for a in result.after.arena)]),
-            arena=arena_of(plan, result.verification),
+            arena=arena,
         )
     name = result.plan_path.name if result.plan_path else "model.plan.json"
     return code + step_code(plan.micro, name)

@@ -1,7 +1,7 @@
 """Run both models under a hard cap on a device whose arena is ONNX Runtime's: CUDA.
 
-The arena is registered with the environment and used through `session.use_env_allocators`: it may
-hold `max_mem` bytes, its regions double from the first one, and every chunk is split.
+The arena is registered with the environment and used through `session.use_env_allocators`: it is one
+region of `max_mem` bytes, and every chunk is split.
 `gpu_mem_limit`, the provider's own option, bounds the same bytes, but does not control regions and
 chunks. By a replay, nine plans needed 2 to 47% more of it than they had in use, for idle bytes in
 chunks up to twice as large as their content. Everything on the device is in the arena: inputs,
@@ -10,7 +10,6 @@ initializers, outputs, and kernels' workspace, which is not predicted.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +20,11 @@ from planner.results.verification import CapCheck
 from planner.runtime.device import client
 from planner.runtime.device.predict.bfc_device import forecast_arena
 from planner.runtime.device.reference import Side
-from planner.runtime.memory.arena import capped, region_sizes
+from planner.runtime.memory.arena import capped
 from planner.runtime.memory.bfc import ArenaFullError
-from planner.runtime.options import MAX_FIRST_REGION, Order
+from planner.runtime.options import Order
 from planner.targets import Target
 
-_LOOKED_AT = 24
-"""The most first regions that are replayed for one cap: the replay of a large graph takes a while."""
-_TRIED = 3  # first regions in which the model really runs, at the budget itself
 _MORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
 """Shares of the budget by which a cap is raised, until the rewritten model runs."""
 
@@ -67,13 +63,10 @@ def cap_on_device(
         UsageError: the device is not available.
     """
     original, rewritten = pair
-    attempts = list(_attempts(rewritten, budget_bytes))
-    found = client.capped(
-        target, rewritten.path, inputs, attempts, order=order, level=rewritten.level
-    )
-    which = len(attempts) - 1 if found.passed is None else found.passed
-    cap, region = attempts[which]
-    alike = client.capped(target, original.path, inputs, [attempts[which]], level=original.level)
+    caps = list(_caps(rewritten, budget_bytes))
+    found = client.capped(target, rewritten.path, inputs, caps, order=order, level=rewritten.level)
+    cap = caps[-1 if found.passed is None else found.passed]
+    alike = client.capped(target, original.path, inputs, [cap], level=original.level)
 
     def check(model: str, run: client.CappedRun, expected: bool | None) -> CapCheck:
         passed = run.passed is not None
@@ -84,35 +77,23 @@ def cap_on_device(
             expected=expected,
             message="" if passed else run.messages[-1],
             over_budget_bytes=cap - budget_bytes,
-            first_region_bytes=region,
         )
 
     before = check("original", alike, False if live_peak_bytes > cap else None)
     return CapsOnDevice(checks=(before, check("rewritten", found, True)), outputs=found.outputs)
 
 
-def _attempts(model: Side, budget_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (cap, first region): those of the budget in which the replay fits, then one for each
-    larger cap."""
-    regions = list(itertools.islice(_regions(model, budget_bytes), _TRIED))
-    yield from ((budget_bytes, region) for region in regions)
-    for more in _MORE:
+def _caps(model: Side, budget_bytes: int) -> Iterator[int]:
+    """Yield the budget and larger caps, if the replay fits in them; the largest in any case."""
+    for more in (0.0, *_MORE):
         cap = budget_bytes + int(more * budget_bytes)
-        region = next(_regions(model, cap), None)
-        if region is not None:
-            yield cap, region
-    if not regions:  # nothing fits by the replay: try one region of the largest cap
-        most = 2 * budget_bytes
-        yield most, min(most, MAX_FIRST_REGION)
+        if more == _MORE[-1] or _fits(model, cap):
+            yield cap
 
 
-def _regions(model: Side, cap_bytes: int) -> Iterator[int]:
-    sizes = region_sizes(cap_bytes, len(model.order))
-    head, tail = sizes[: _LOOKED_AT // 4], sizes[_LOOKED_AT // 4 :]
-    stride = max(1, len(tail) // (_LOOKED_AT - len(head)))
-    for size in (*head, *tail[::stride]):
-        try:
-            forecast_arena(model.graph, model.order, capped(cap_bytes, size))
-        except ArenaFullError:
-            continue
-        yield size
+def _fits(model: Side, cap_bytes: int) -> bool:
+    try:
+        forecast_arena(model.graph, model.order, capped(cap_bytes))
+    except ArenaFullError:
+        return False
+    return True

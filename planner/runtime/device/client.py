@@ -129,9 +129,9 @@ class CappedRun:
     """The outcome of a model in capped arenas.
 
     Attributes:
-        passed: the first attempt in which it ran; None where it ran in none.
-        messages: why each attempt before that failed.
-        outputs: outputs of the first run of the attempt that passed.
+        passed: index of the first arena in which it ran; None where it ran in none.
+        messages: why it failed in each arena before that.
+        outputs: outputs of the first run in the arena that sufficed.
     """
 
     passed: int | None
@@ -143,21 +143,21 @@ def capped(
     target: Target,
     model: Path,
     inputs: Mapping[str, Array],
-    attempts: Sequence[tuple[int, int]],
+    caps: Sequence[int],
     *,
     order: Order = "default",
     level: Level = "all",
 ) -> CappedRun:
-    """Run a model twice in a row in an arena of each attempt, until it runs.
+    """Run a model twice in a row in arenas of these sizes, until it runs in one.
 
     Args:
-        attempts: pairs of (most bytes of the arena, its first region).
+        caps: sizes of the arenas, in bytes.
 
     Raises:
         UsageError: the device is not available.
         ModelError: the model does not load on it.
     """
-    asked = {"attempts": [list(each) for each in attempts], "order": order, "level": level}
+    asked = {"caps": list(caps), "order": order, "level": level}
     with _asked(target, "capped", model, inputs, asked) as (answer, folder):
         passed: int | None = answer["passed"]
         outputs = {} if passed is None else _outputs(folder, answer["names"], 0)

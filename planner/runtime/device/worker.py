@@ -123,10 +123,10 @@ def run(target: Target, request: Request) -> dict[str, Any]:
 def capped(target: Target, request: Request) -> dict[str, Any]:
     """Run a model in arenas of given sizes, registered one after the other, until it runs in one."""
     messages: list[str] = []
-    for number, (cap, first_region) in enumerate(request["attempts"]):
+    for number, cap in enumerate(request["caps"]):
         options = session_options(level=request["level"], order=request["order"], threads=1)
         hold_no_more(options)
-        cap_arena(options, cap, first_region, target=target)
+        cap_arena(options, cap, target=target)
         session: Any = None
         try:
             session = backend_of(target).open(Path(request["model"]), options, request["settings"])

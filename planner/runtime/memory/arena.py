@@ -33,7 +33,6 @@ from planner.runtime.memory.bfc import (
     round_up,
 )
 from planner.runtime.memory.workspace import Workspace, workspace
-from planner.runtime.options import MAX_FIRST_REGION
 
 RESERVED_LIMIT = 127
 """The largest initializer in bytes that is copied into the arena when the session is created; larger
@@ -43,12 +42,6 @@ _PACKING_BYTES = 64 * 1024
 """Allowance for rounding rows and columns up to the product's blocks (core/mlas/lib/sgemm.cpp)."""
 
 _NONE = Workspace()
-
-_SHARES = (1, 2, 3, 4, 8, 16)
-_MOST_WHOLE = 14
-_MIN_REGION = 32 * 1024
-_MAX_REGIONS = 200  # first regions to try, on a graph of up to ...
-_NODES = 1_000  # nodes; fewer on a larger one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +68,20 @@ DEFAULT = ArenaSettings(pattern=True, reuse=True, growth=Growth.DOUBLING)
 RECOMMENDED = ArenaSettings(pattern=False, reuse=False, growth=Growth.EXACT)
 
 
-def capped(limit_bytes: int, first_region_bytes: int | None = None) -> ArenaSettings:
-    """Return settings with a hard cap, every chunk split (see `runtime.cap`); one region unless the
-    first is smaller."""
+def capped(region_bytes: int, limit_bytes: int | None = None) -> ArenaSettings:
+    """Return settings with every chunk split, and one region of `region_bytes` as long as that
+    suffices.
+
+    Args:
+        limit_bytes: a hard cap for all regions; `region_bytes` if None.
+    """
     return ArenaSettings(
         pattern=False,
         reuse=False,
         growth=Growth.DOUBLING,
-        initial_chunk_bytes=first_region_bytes or limit_bytes,
+        initial_chunk_bytes=region_bytes,
         max_dead_bytes=1,
-        limit_bytes=limit_bytes,
+        limit_bytes=limit_bytes or region_bytes,
     )
 
 
@@ -323,46 +320,20 @@ def fits(
     cap_bytes: int,
     *,
     threads: int = 1,
-    first_region_bytes: int | None = None,
     demand: Demand | None = None,
 ) -> bool:
-    """Tell whether two runs, with small initializers, fit in an arena of `cap_bytes`.
+    """Tell whether two runs, with small initializers, fit in an arena of one region of `cap_bytes`.
 
     Args:
         demand: the result of `demand_under_cap`, where it is already known.
     """
-    settings = capped(cap_bytes, first_region_bytes)
+    settings = capped(cap_bytes)
     demand = demand or demand_under_cap(graph, order, threads=threads)
     try:
         simulate(graph, order, settings, demand=demand)
     except ArenaFullError:
         return False
     return True
-
-
-def whole_regions(cap_bytes: int) -> list[int]:
-    """Return first regions that fill the cap exactly with a whole number of regions, each twice the
-    one before.
-
-    With such a first region, no part of another is taken, whatever the limit.
-    """
-    return [
-        size
-        for count in range(1, _MOST_WHOLE + 1)
-        if 0 < (size := cap_bytes // (2**count - 1) // ROUNDING * ROUNDING) <= MAX_FIRST_REGION
-    ]
-
-
-def region_sizes(cap_bytes: int, nodes: int) -> list[int]:
-    """Return first regions to try: shares of the cap, then sizes evenly spaced by ratio from the
-    least."""
-    count = max(20, min(_MAX_REGIONS, _MAX_REGIONS * _NODES // max(1, nodes)))
-    sizes = [*whole_regions(cap_bytes), *(cap_bytes // d for d in _SHARES)]
-    if cap_bytes > _MIN_REGION:
-        ratio = (cap_bytes / _MIN_REGION) ** (1 / count)
-        sizes += [int(_MIN_REGION * ratio**i) for i in range(count)]
-    rounded = (min(size, MAX_FIRST_REGION) // ROUNDING * ROUNDING for size in sizes)
-    return [size for size in dict.fromkeys(rounded) if size]
 
 
 def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
