@@ -27,9 +27,11 @@ class RacePolicy:
             time.
         lever_tries, lever_factor: after this number of orders, a lever is dropped if it alone adds
             this multiple of the other's time.
-        rough_s, min_s: seconds at least for a rough plan, and for a search.
-        overtime_s: seconds at most that rough plans go on beyond the race's end, as long as every
-            plan has exploded.
+        rough_s, rough_op_s: seconds at least for a rough plan with one lever, and for each of its
+            operations.
+        min_s: seconds at least for a search.
+        overtime_s, fair_factor: seconds at most that rough plans go on beyond the race's end, as
+            long as every plan takes this multiple of the base order's time.
         others_factor: once a plan is found in the best order, the searches in the others end after
             this multiple of the time that it took.
     """
@@ -46,8 +48,10 @@ class RacePolicy:
     lever_tries: int = 3
     lever_factor: float = 1.5
     rough_s: float = 0.05
+    rough_op_s: float = 4e-5
     min_s: float = 0.2
     overtime_s: float = 2.0
+    fair_factor: float = 1.5
     others_factor: float = 2.0
 
 

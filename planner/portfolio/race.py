@@ -153,7 +153,8 @@ def race(
         until,
         engine=_roughly,
         kinds=_single_kinds,
-        least_s=numbers.rough_s,
+        least_s=len(_single_kinds(problems[0]))
+        * max(numbers.rough_s, numbers.rough_op_s * len(problems[0].ops)),
         late_until=start + time_limit_s + numbers.overtime_s,
     )
     until = start + numbers.first_until * time_limit_s
@@ -254,8 +255,8 @@ class _Field:
 
     @property
     def has_fair_plan(self) -> bool:
-        """Whether some order has a plan that has not exploded (`exploded_factor` of the policy)."""
-        most = self.numbers.exploded_factor
+        """Whether some order has a plan within the policy's `fair_factor` of the base time."""
+        most = self.numbers.fair_factor
         return any(
             r.solved is not None
             and r.solved.candidate is not None

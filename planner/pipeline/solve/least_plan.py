@@ -58,7 +58,7 @@ def least_plan(
     held_bytes: int | None,
     is_late: bool,
 ) -> Planned:
-    """Lower the plans with the least peaks until one is within the budget.
+    """Lower the plans with the least peaks until one is within the budget, the quickest first.
 
     ONNX Runtime does not round buffers up, and anchors take a few bytes: the plan with the least
     rounded peak is not always the one that needs least.
@@ -73,7 +73,7 @@ def least_plan(
     """
     tried: list[tuple[int, LeastPlan]] = []
     for some in found:
-        for least in sorted(some, key=lambda least: least.candidate.peak_bytes):
+        for least in sorted(some, key=lambda least: _turn(least.candidate, settings.room_bytes)):
             if any(least.is_same(other) for _, other in tried):
                 continue
             planned = _lower_least(prepared, settings, least, orders)
@@ -91,6 +91,12 @@ def least_plan(
         needed = _held_in(prepared, settings, least, room + settings.reserve_bytes, orders)
         least_bytes = min(needed, held_bytes or needed)
     raise _infeasible(prepared, settings, least, least_bytes, is_late=is_late)
+
+
+def _turn(plan: Candidate, room_bytes: int) -> tuple[bool, float]:
+    """Return the sort key: plans that fit by their time, then the others by their peak."""
+    is_over = plan.peak_bytes > room_bytes
+    return is_over, plan.peak_bytes if is_over else plan.time_us
 
 
 def _held_in(
