@@ -46,6 +46,10 @@ LARGE: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("resnet50_b32", "50%", {}),
     ("gpt2_small", "40%", {}),
     ("gpt2_medium_b8x1024", "16GB", CARD),
+    ("gpt2_medium_b8x1024", "30%", CARD),
+    ("gpt2_small", "60%", CARD),
+    ("bert_base", "40%", CARD),
+    ("resnet50_b32", "60%", CARD),
 )
 EXPORTED: tuple[tuple[str, str, dict[str, str]], ...] = (("llama", "74%", {}),)
 """Networks of `reports.peers`, exported first."""

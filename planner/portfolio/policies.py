@@ -30,8 +30,9 @@ class RacePolicy:
         rough_s, rough_op_s: seconds at least for a rough plan with one lever, and for each of its
             operations.
         min_s: seconds at least for a search.
-        overtime_s, fair_factor: seconds at most that rough plans go on beyond the race's end, as
-            long as every plan takes this multiple of the base order's time.
+        overtime_s, fair_factor, tried_orders: seconds at most that rough plans go on beyond the
+            race's end, as long as every plan takes this multiple of the base order's time, or fewer
+            orders were tried.
         others_factor: once a plan is found in the best order, the searches in the others end after
             this multiple of the time that it took.
     """
@@ -52,6 +53,7 @@ class RacePolicy:
     min_s: float = 0.2
     overtime_s: float = 2.0
     fair_factor: float = 1.5
+    tried_orders: int = 6
     others_factor: float = 2.0
 
 

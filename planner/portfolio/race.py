@@ -286,8 +286,8 @@ class _Field:
         Orders whose bound is worse than the best plan are skipped, and orders that promise too
         little: a search is expected to improve no more than those before it in this round. If the
         time is too short for all, the first ones get enough of it: `least_s`, or `min_s` of the
-        policy. As long as no order has a fair plan, orders are tried until `late_until`: a longer
-        search in an order without a fair plan finds none either.
+        policy. As long as no order has a fair plan, or few were tried, orders are tried until
+        `late_until`: a longer search in an order without a fair plan finds none either.
         """
         least_s = self.numbers.min_s if least_s is None else least_s
         left = 1.0  # least share left of the time that plans added before this round
@@ -296,7 +296,8 @@ class _Field:
             for number, runner in enumerate(turn):
                 now = clock.now()
                 left_s = until - now
-                if left_s < least_s and (now > late_until or self.has_fair_plan):
+                is_enough = number >= self.numbers.tried_orders and self.has_fair_plan
+                if left_s < least_s and (now > late_until or is_enough):
                     break
                 limit_s = max(least_s, left_s / (len(turn) - number))
                 parts = self._parts(runner, left if number else None, kinds)

@@ -14,7 +14,10 @@ from planner.bound.instants import min_peak_bound
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.reorder import peak_of, reorder
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.portfolio.race import RaceMeans, race, solve_orders
+from planner.plan.solved import Solved
+from planner.portfolio import race as race_module
+from planner.portfolio.policies import RacePolicy
+from planner.portfolio.race import RaceMeans, race, rough_plan, solve_orders
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy
 from planner.processes.workers import Beside, beside
@@ -120,16 +123,42 @@ def test_orders_are_tried_until_there_is_a_fair_plan_though_time_is_out():
         replace(p, allow_recompute=False, fixed_bytes=1 + i, name=f"stuck {i}")
         for i, p in enumerate(moved[:2])
     ]
+
+    def tried(problems: list[Problem], **changed: float) -> set[int]:
+        policy = replace(POLICY, race=replace(POLICY.race, **changed))
+        raced = race(problems, time_limit_s=1e-9, policy=policy)
+        return {r.index for r in raced if r.solved}
+
+    fair = len(stuck)  # the first order with a plan
     raced = race([*stuck, *moved], time_limit_s=1e-9)
     assert raced[0].solved is not None
     assert raced[0].solved.candidate is not None
-    assert raced[0].index == len(stuck)
-    # a plan that takes more than this is none
+    assert fair in tried([*stuck, *moved], tried_orders=1)
+    assert fair + 1 not in tried([*stuck, *moved], tried_orders=1)
     moved = [replace(p, fixed_bytes=i) for i, p in enumerate(moved)]
-    strict = replace(POLICY, race=replace(POLICY.race, exploded_factor=1.0))
-    assert all(r.solved for r in race(moved, time_limit_s=1e-9, policy=strict))
-    brief = replace(strict, race=replace(strict.race, overtime_s=1e-9))
-    assert not any(r.solved for r in race(moved, time_limit_s=1e-9, policy=brief))
+    assert tried(moved, tried_orders=1) == {0}
+    assert tried(moved, tried_orders=3) == {0, 1, 2}
+    everything = set(range(len(moved)))
+    assert tried(moved, tried_orders=1, fair_factor=1.0) == everything
+    assert not tried(moved, fair_factor=1.0, overtime_s=1e-9)
+
+
+def test_a_rough_plan_has_time_for_each_lever_and_operation(monkeypatch: pytest.MonkeyPatch):
+    """With both levers each had half of it: no order of a GPT-2 had a plan worth its name."""
+    asked: list[tuple[bool, float]] = []
+
+    def noted(problem: Problem, time_limit_s: float, numbers: RacePolicy) -> Solved:
+        asked.append((problem.allow_recompute, time_limit_s / len(problem.ops)))
+        return rough_plan(problem, 0.05, numbers)
+
+    monkeypatch.setattr(race_module, "rough_plan", noted)
+    policy = replace(POLICY, race=replace(POLICY.race, rough_op_s=1.0))
+    alone = uneven()
+    both = [replace(p, swap_out_bytes_per_s=1e6, swap_in_bytes_per_s=1e6) for p in alone]
+    for orders in (alone, both):
+        race(orders, time_limit_s=1e-9, policy=policy)
+    assert {is_recompute for is_recompute, _ in asked} == {True, False}
+    assert min(op_s for _, op_s in asked) >= 1.0
 
 
 def test_the_searches_are_those_of_the_policy():

@@ -28,7 +28,7 @@ class SolvePolicy:
         over: another plan is pinned by other nodes: a little more room is left for them than the last
             one took.
         least_search_s: what the first search is taken to have lasted at least: no other gets more than
-            twice as long.
+            twice as long. One beyond the end gets this much at least.
         first_search: share of the time left that the first search may take.
         later_search: and each of those after it.
         lower_until: share of the time after which no lower capacity is tried, if there is a plan.

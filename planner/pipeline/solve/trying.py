@@ -317,7 +317,7 @@ class TrialSearch:
             max(1.0, left_s * (POLICY.first_search if is_first else POLICY.later_search)),
         )
         if left_s < 0:
-            share_s = max(share_s, POLICY.late * self.settings.time_limit_s)
+            share_s = max(share_s, POLICY.least_search_s, POLICY.late * self.settings.time_limit_s)
         return self.settings.search(
             share_s, patience=self.patience, keep_on_interrupt=self.kept == []
         )
