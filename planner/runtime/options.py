@@ -247,13 +247,32 @@ def first_request(region_bytes: int) -> tuple[int, int]:
 
 
 def _open_region(request_bytes: int, target: Target) -> None:
-    """Make the arena that was registered last take its first region, by a run that asks for so much.
-
-    Its only request on the device is for the result of one node: sizes are inputs and outputs on
-    the host.
-    """
+    """Make the arena that was registered last take its first region, by a run that asks for so much."""
     import numpy as np
     import onnxruntime as ort
+
+    options = session_options(threads=1)
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    providers = list(dict.fromkeys((target.provider, HOST.provider)))
+    count = np.array([-(-request_bytes // 8)])
+    try:
+        session = ort.InferenceSession(
+            buffer_model(), options, providers=providers, enable_fallback=0
+        )
+        session.run(None, {"size": count})
+    except Exception as error:
+        raise UsageError(
+            f"{target.title} has not {format_bytes(request_bytes)} left in one piece, which the arena "
+            f"of this file needs: {error}"
+        ) from error
+
+
+def buffer_model() -> bytes:
+    """Return a model whose only request on a device is for a buffer of `size` integers of 8 bytes.
+
+    Its input and its output, the buffer's shape, are on the host.
+    """
     from onnx import TensorProto, helper
 
     size = helper.make_tensor_value_info("size", TensorProto.INT64, [1])
@@ -265,17 +284,4 @@ def _open_region(request_bytes: int, target: Target) -> None:
     ]
     graph = helper.make_graph(nodes, "region", [size], [found])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    options = session_options(threads=1)
-    options.enable_mem_pattern = False
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    providers = list(dict.fromkeys((target.provider, HOST.provider)))
-    count = np.array([-(-request_bytes // 8)])
-    try:
-        source = model.SerializeToString()
-        session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
-        session.run(None, {"size": count})
-    except Exception as error:
-        raise UsageError(
-            f"{target.title} has not {format_bytes(request_bytes)} left in one piece, which the arena "
-            f"of this file needs: {error}"
-        ) from error
+    return model.SerializeToString()

@@ -18,6 +18,8 @@ import onnxruntime as ort
 
 import planner
 from planner import native
+from planner.runtime.options import buffer_model, cap_arena, session_options
+from planner.targets import target_named
 from reports.gpu.graphs import AHEAD, LAYERS, Where, node_events, with_products
 from tests.native.graphs import chain_nodes, failing_chain, load_nodes, loads, sized
 
@@ -209,6 +211,24 @@ def memory(where: Where, kind: str, size_bytes: int) -> Found:
     return found | (asdict(there) if there is not None else {})
 
 
+def region(where: Where) -> Found:
+    """Open an arena of one region, above 2 GiB on a GPU; ask for nearly all of it, and for more."""
+    size = (3 << 30) if where.cuda else (64 << 20)
+    options = session_options(memory="recommended")
+    cap_arena(options, size, target=target_named(where.device))
+    session = ort.InferenceSession(buffer_model(), options, providers=[where.provider])
+
+    def runs(size_bytes: int) -> bool:
+        try:
+            session.run(None, {"size": np.array([size_bytes // 8])})
+        except Exception:
+            return False
+        return True
+
+    ran = [runs(asked) for asked in (size // 3, size - 4096, size // 3, size + 4096)]
+    return {"region_bytes": size, "ran": ran, "holds": ran == [True, True, True, False]}
+
+
 def feeds(where: Where) -> Found:
     """Compare weights on the host through planner.bind and LoadIn with ONNX Runtime's own copies."""
     random, shape = np.random.default_rng(4), (where.side, where.side)
@@ -241,6 +261,7 @@ def feeds(where: Where) -> Found:
 
 
 CHECKS: dict[str, Callable[[Where], Found]] = {
-    check.__name__: check for check in (load, bits, control, overlap, failed, threads, pool, feeds)
+    check.__name__: check
+    for check in (load, bits, control, overlap, failed, threads, pool, region, feeds)
 }
 """The checks, in the order in which they run."""
