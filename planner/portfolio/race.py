@@ -125,8 +125,7 @@ def race(
 
     Args:
         problems: the same operations, tensors and capacity in several orders, hence with one base
-            duration. The first is tried whatever its bound: if time is short, an order that is run
-            anyway is the safest.
+            duration, the most promising first. The first is tried whatever its bound.
         pins_us: additional time of plans in each order; None for none.
         patience: orders that promise too little for the wait are skipped; None searches in all.
         means: progress callback and helper process.

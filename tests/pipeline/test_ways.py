@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import zoo
-from planner import api
+from planner import api, clock
 from planner.api_sweep import sweep
 from planner.errors import UsageError
-from planner.pipeline.answer.budgets.frontier import merged
+from planner.pipeline.answer.budgets.budget_preview import preview_budgets
+from planner.pipeline.answer.budgets.frontier import merged, way_of
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of
+from planner.pipeline.solve.orders import base_orders
 from planner.plan.points import Point, PointPlan
-from planner.request import Levers, Request
+from planner.request import Costs, Levers, Request
 from planner.results import Frontier
 
 ZOO = Path(zoo.__file__).parent
@@ -110,3 +112,16 @@ def test_a_sweep_goes_below_what_the_device_alone_can_and_a_plan_confirms_it(
 def test_a_residence_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="--resident is auto, device or host"):
         sweep(ZOO / "mlp_adamw.onnx", resident="disk")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_peak_by_order_alone_is_the_least_whatever_order_comes_first() -> None:
+    """Once it was the first order's, which need not be the least."""
+    model = prepare(Request(model=ZOO / "mlp_adamw.onnx", costs=Costs(calibrate="never")))
+    settings = settings_of(model, budget_bytes=model.baseline.peak_bytes)
+    orders = sorted(base_orders(model, time_limit_s=60.0), key=lambda base: -base.peak_bytes)
+    least = orders[-1].peak_bytes
+    assert least < orders[0].peak_bytes
+    assert way_of(model, settings, orders=tuple(orders)).order_alone_bytes == least
+    with clock.counting():
+        preview = preview_budgets(model, settings, orders)
+    assert preview.frontier.order_alone_bytes == least
