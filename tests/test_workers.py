@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -65,6 +66,28 @@ def test_an_unforeseen_error_says_where_it_was_raised():
     with pytest.raises(KeyError) as raised, workers(1, 0) as run:
         list(run(unforeseen, [{}]))
     assert "in unforeseen" in "".join(raised.value.__notes__)
+
+
+class PickledIn:
+    """A task that says in which thread it was pickled."""
+
+    def __init__(self, thread: int = 0) -> None:
+        self.thread = thread
+
+    def __reduce__(self) -> tuple[type[PickledIn], tuple[int]]:
+        return PickledIn, (threading.get_ident(),)
+
+
+def thread_of(_: object, task: PickledIn) -> int:
+    return task.thread
+
+
+def test_a_task_is_pickled_before_its_caller_goes_on():
+    """A problem whose ranges the caller looked up meanwhile changed size half-way."""
+    here = threading.get_ident()
+    with beside() as helper, workers(1, 0) as run:
+        assert helper.begin(thread_of, PickledIn()).result() == here
+        assert list(run(thread_of, [PickledIn()])) == [here]
 
 
 def test_a_process_that_is_ended_from_outside_is_said_and_ends_the_others():

@@ -59,13 +59,13 @@ def workers(count: int, shared: Any) -> Iterator[Run]:
     idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
     unread = set(processes)
 
-    def answer(call: Call, task: Any) -> Any:
+    def answer(request: bytes) -> Any:
         process = idle.get()
         try:
             if process in unread:
                 unread.discard(process)
                 _send(process, content)
-            return _ask(process, call, task)
+            return _ask(process, request)
         except _EndedError:
             raise MemoryLimitError(
                 "one of the processes was killed, probably because memory ran out; solve fewer "
@@ -77,7 +77,7 @@ def workers(count: int, shared: Any) -> Iterator[Run]:
     pool = ThreadPoolExecutor(count)
 
     def run(call: Call, tasks: Sequence[Any]) -> Iterator[Any]:
-        for done in as_completed([pool.submit(answer, call, task) for task in tasks]):
+        for done in as_completed([pool.submit(answer, _request(call, task)) for task in tasks]):
             yield done.result()
 
     try:
@@ -108,7 +108,7 @@ class Beside:
 
         The error is a MemoryLimitError where the system has killed the process.
         """
-        return self._pool.submit(self._answer, call, task)
+        return self._pool.submit(self._answer, _request(call, task))
 
     def give_up(self, answer: Future[Any]) -> None:
         """Cancel a call whose answer nobody waits for; its answer is an error then.
@@ -127,9 +127,9 @@ class Beside:
         self._pool.shutdown(cancel_futures=True)
         self._process.communicate()
 
-    def _answer(self, call: Call, task: Any) -> Any:
+    def _answer(self, request: bytes) -> Any:
         try:
-            return _ask(self._process, call, task)
+            return _ask(self._process, request)
         except _EndedError:
             raise MemoryLimitError(
                 "a process was killed, probably because memory ran out"
@@ -183,13 +183,19 @@ def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
         raise _EndedError from None
 
 
-def _ask(process: subprocess.Popen[bytes], call: Call, task: Any) -> Any:
+def _request(call: Call, task: Any) -> bytes:
+    """Pickle a call, in the caller's thread: values in the task are computed when first asked for, and
+    another thread would meet them half-way."""
+    return pickle.dumps((call, task), protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _ask(process: subprocess.Popen[bytes], request: bytes) -> Any:
     """Make a call in a process and return its answer; raise the error that the call raised there.
 
     Raises:
         _EndedError: there was no answer.
     """
-    _send(process, pickle.dumps((call, task), protocol=pickle.HIGHEST_PROTOCOL))
+    _send(process, request)
     assert process.stdout is not None
     try:
         is_error, found = pickle.load(process.stdout)
