@@ -230,7 +230,7 @@ def _limits(rows: Sequence[Row]) -> list[str]:
         *(
             f"| {r['nodes']:,} | {r.get('first_plan_s', float('nan')):.1f} | {r['wall_s']:.1f} | "
             + (f"{100 * r['added']:.2f}% |" if "added" in r else f"exit code {r['code']} |")
-            for r in rows
+            for r in sorted(rows, key=lambda r: r["nodes"])
         ),
         "",
     ]
