@@ -114,10 +114,16 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     return _least_arena(demands, order, least, _ROUGHLY) / (cap_bytes or peak)
 
 
-def has_room(demands: Demands, cap_bytes: int) -> bool:
-    """Tell whether two runs fit into an arena of `cap_bytes`, in the order of the units."""
+def least_arena(demands: Demands, cap_bytes: int) -> int | None:
+    """Return the bytes of a small arena, of at most `cap_bytes`, into which two runs fit in this order.
+
+    None if they do not fit into `cap_bytes`. A slightly smaller arena may do.
+    """
     order = np.arange(demands.units, dtype=np.int64)
-    return room(demands, order, ReplayLimits(cap_bytes)) == demands.units
+    if room(demands, order, ReplayLimits(cap_bytes)) < demands.units:
+        return None
+    found = _least_arena(demands, order, most_in_use(demands, order), _EXACTLY)
+    return min(cap_bytes, round_up(found))
 
 
 def _least_arena(demands: Demands, order: Longs, least: int, share: float) -> int:

@@ -208,23 +208,36 @@ class PeakMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arena:
-    """The ONNX Runtime arena in which the rewritten model runs: one region of `max_bytes`.
+    """The ONNX Runtime arena in which the rewritten model runs: in its first region alone.
 
-    Every chunk of it is split. A second region would make the arena no hard limit: between two free
-    chunks of one size ONNX Runtime takes the lower address, and the system decides where regions
-    lie, so that the same file would run in one process and be refused in another.
+    Every chunk is split.
 
     Attributes:
+        max_bytes: what the budget leaves for the arena.
+        first_region_bytes: what a step needs; 0 for a first region of `max_bytes`.
         is_proved: the plan was verified in it. Otherwise, a session's arena may grow beyond it.
     """
 
     max_bytes: Count
+    first_region_bytes: Count
     is_proved: bool = False
 
     @property
+    def region_bytes(self) -> int:
+        """The bytes of the first region."""
+        return self.first_region_bytes or self.max_bytes
+
+    @property
     def limit_bytes(self) -> int:
-        """The most bytes that a session's arena may hold."""
-        return self.max_bytes if self.is_proved else _UNBOUND * self.max_bytes
+        """The most bytes that a session's arena may hold.
+
+        An untried arena is no hard limit, nor are several regions: results that a script keeps may
+        take a second one. Between two free chunks of one size ONNX Runtime takes the lower address,
+        and the system decides where regions lie: the same file would run in one process and be
+        refused in another.
+        """
+        is_one = self.first_region_bytes in (0, self.max_bytes)
+        return self.max_bytes if self.is_proved and is_one else _UNBOUND * self.max_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

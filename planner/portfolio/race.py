@@ -152,8 +152,7 @@ def race(
         until,
         engine=_roughly,
         kinds=_single_kinds,
-        least_s=len(_single_kinds(problems[0]))
-        * max(numbers.rough_s, numbers.rough_op_s * len(problems[0].ops)),
+        least_s=_rough_s(problems[0], numbers),
         late_until=start + time_limit_s + numbers.overtime_s,
     )
     until = start + numbers.first_until * time_limit_s
@@ -174,6 +173,12 @@ def _shortly(_: None, turn: _Turn) -> list[Solved]:
     """Search briefly in each part; may run in another process."""
     settings = SearchSettings(limit_s=turn.limit_s, thorough=False)
     return [solve(part, settings, start=turn.start, policy=turn.policy) for part in turn.parts]
+
+
+def _rough_s(problem: Problem, numbers: RacePolicy) -> float:
+    """Return the seconds for a rough plan at least; orders tried in overtime need no more than it."""
+    each_s = max(numbers.rough_s, numbers.rough_op_s * len(problem.ops))
+    return min(len(_single_kinds(problem)) * each_s, numbers.overtime_s / numbers.tried_orders)
 
 
 def _single_kinds(problem: Problem) -> list[Problem]:
@@ -292,16 +297,18 @@ class _Field:
         left = 1.0  # least share left of the time that plans added before this round
 
         def turns() -> Iterator[_Turn]:
+            tried = 0
             for number, runner in enumerate(turn):
                 now = clock.now()
                 left_s = until - now
-                is_enough = number >= self.numbers.tried_orders and self.has_fair_plan
+                is_enough = tried >= self.numbers.tried_orders and self.has_fair_plan
                 if left_s < least_s and (now > late_until or is_enough):
                     break
                 limit_s = max(least_s, left_s / (len(turn) - number))
                 parts = self._parts(runner, left if number else None, kinds)
                 if not parts:
                     continue
+                tried += 1
                 self.means.progress(runner.index)
                 yield _Turn(
                     runner=runner,

@@ -93,11 +93,11 @@ def session_code(
     comment = "The CPU arena grows by exactly what is asked for (1 = kSameAsRequested)."
     limits = '{"arena_extend_strategy": 1}'
     if arena is not None:
-        comment = "The arena that the model runs in: one region."
-        limits = _capped(arena.max_bytes)
+        comment = "The arena that the model runs in, in its first region alone."
+        limits = _capped(arena.max_bytes, arena.region_bytes)
     elif target.is_arena:
         comment = "An arena of what was planned, which is too small as predicted: raise max_mem."
-        limits = _capped(budget_bytes)
+        limits = _capped(budget_bytes, budget_bytes)
     order = _PRIORITY if order_target == "priority" else ""
     order += "" if optimized else _DISABLED
     session = _session(model, "ort", _providers(target))
@@ -141,12 +141,12 @@ def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:
     ran = next((c for c in caps if c.model == "rewritten" and c.passed), None)
     if ran is None:
         return plan.arena
-    return Arena(max_bytes=ran.cap_bytes, is_proved=True)
+    return Arena(max_bytes=ran.cap_bytes, first_region_bytes=ran.first_region_bytes, is_proved=True)
 
 
-def _capped(cap_bytes: int) -> str:
+def _capped(cap_bytes: int, region_bytes: int) -> str:
     """Return the settings of an arena, as a dict in Python."""
-    first_bytes, _ = first_request(cap_bytes)
+    first_bytes, _ = first_request(region_bytes)
     return (
         f'{{"max_mem": {cap_bytes}, "initial_chunk_size_bytes": {first_bytes}, '
         '"max_dead_bytes_per_chunk": 1}'

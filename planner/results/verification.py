@@ -112,7 +112,8 @@ class CapCheck:
 
     On the CPU it is planner's pool, which excludes graph inputs and initializers above 127 bytes.
     The cap is the budget less those, plus `over_budget_bytes`: the predicted excess of pages and
-    workspace over the budget.
+    workspace over the budget. `first_region_bytes` is the first region of a device's arena, in which
+    the steps ran.
     """
 
     model: str
@@ -121,6 +122,7 @@ class CapCheck:
     expected: bool | None
     message: str = ""
     over_budget_bytes: int = 0
+    first_region_bytes: int = 0
 
     @property
     def failure(self) -> str:

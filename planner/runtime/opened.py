@@ -281,7 +281,7 @@ def _as_asked(needs: Needs, arena: str | None, pool: str | None) -> Needs:
         needs = replace(needs, pool=replace(needs.pool, is_proved=False))
     if arena is not None:
         most_bytes = parse_bytes(arena, what="arena")
-        arena_asked = Arena(max_bytes=most_bytes, is_proved=True)
+        arena_asked = Arena(max_bytes=most_bytes, first_region_bytes=0, is_proved=True)
         needs = replace(needs, arena=arena_asked, pool=None)
     return needs
 
@@ -297,7 +297,7 @@ def register(options: ort.SessionOptions, arena: Arena, target: Target) -> None:
 
     if target.is_arena:
         backend_of(target).check()
-    cap_arena(options, arena.max_bytes, limit_bytes=arena.limit_bytes, target=target)
+    cap_arena(options, arena.region_bytes, limit_bytes=arena.limit_bytes, target=target)
 
 
 def metadata_of(model: Path | str | bytes) -> dict[str, str]:
@@ -370,7 +370,7 @@ def _arena(text: str, where: str) -> Arena:
     """Return the arena that a file asks for."""
     what = f"a model with an arena that planner wrote ({ARENA_KEY})"
     found = parse_json(text, Arena, where=where, what=what, error=UsageError)
-    if not 0 < found.max_bytes <= MAX_BYTES:
+    if not (0 <= found.first_region_bytes <= found.max_bytes and 0 < found.max_bytes <= MAX_BYTES):
         raise UsageError(f"{where} is not {what}: {shown(text)}")
     return found
 

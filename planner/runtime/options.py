@@ -37,9 +37,11 @@ _registered: list[dict[str, int]] = []  # the process's arena, if any
 
 NEXT_POWER_OF_TWO = 0
 SAME_AS_REQUESTED = 1
-MAX_FIRST_REGION = (1 << 31) - 256
-"""`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg); chunks are of 256 bytes."""
-_GRANULE = 256
+_SMALL_BYTES = 1 << 12  # of a region, left for results of a few bytes as it is opened
+_CHUNK_BYTES = 256
+"""Multiples of which an arena's chunks are (onnxruntime/core/framework/bfc_arena.h)."""
+MAX_FIRST_REGION = (1 << 31) - _CHUNK_BYTES
+"""`initial_chunk_size_bytes` is a C int (onnxruntime_c_api.h, OrtArenaCfg)."""
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -198,10 +200,11 @@ def cap_arena(
     limit_bytes: int | None = None,
     target: Target = HOST,
 ) -> None:
-    """Make sessions with `options` use an arena of a target that holds one region.
+    """Make sessions with `options` use an arena of a target, of one region as long as that suffices.
 
     Every chunk of it is split. It is registered for the process: sessions that are created later
-    use the last registered arena.
+    use the last registered arena. On the host, regions double up to `region_bytes` if these are
+    more than `MAX_FIRST_REGION`.
 
     Args:
         limit_bytes: the most that all regions hold; `region_bytes` if None.
@@ -229,21 +232,22 @@ def cap_arena(
         ort.create_and_register_allocator_v2(
             target.provider, info, {"device_id": "0"}, ort.OrtArenaCfg(config)
         )
+        if doublings:  # what asks for the whole region writes it: on the host it would be resident
+            _open_region(region_bytes - _SMALL_BYTES, target)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    if doublings:
-        _open_region(first_bytes * 2 ** (doublings - 1) + _GRANULE, target)
 
 
 def first_request(region_bytes: int) -> tuple[int, int]:
     """Return the largest first region that can be asked for, and the doublings up to `region_bytes`.
 
-    An arena doubles its region until a request fits, and takes what its limit leaves at most
-    (`BFCArena::Extend`, onnxruntime/core/framework/bfc_arena.cc).
+    An arena doubles its region until a request fits, and takes what its limit leaves at most; if
+    the device has not so much, it takes less, but no less than the request (`BFCArena::Extend`,
+    onnxruntime/core/framework/bfc_arena.cc).
     """
     doublings = 0
     while -(-region_bytes // 2**doublings) > MAX_FIRST_REGION:
         doublings += 1
-    return -(-region_bytes // (_GRANULE * 2**doublings)) * _GRANULE, doublings
+    return -(-region_bytes // (_CHUNK_BYTES * 2**doublings)) * _CHUNK_BYTES, doublings
 
 
 def _open_region(request_bytes: int, target: Target) -> None:
@@ -263,8 +267,8 @@ def _open_region(request_bytes: int, target: Target) -> None:
         session.run(None, {"size": count})
     except Exception as error:
         raise UsageError(
-            f"{target.title} has not {format_bytes(request_bytes)} left in one piece, which the arena "
-            f"of this file needs: {error}"
+            f"{target.title} has not {format_bytes(request_bytes)} left in one piece for an arena: "
+            f"{error}"
         ) from error
 
 

@@ -196,7 +196,7 @@ class Backend:
         is_default = memory == "default"
         settings = ArenaSettings(pattern=is_default, reuse=is_default, growth=Growth.EXACT)
         if arena is not None and not is_default:
-            settings = capped(arena.max_bytes, arena.limit_bytes)
+            settings = capped(arena.region_bytes, arena.limit_bytes)
         return forecast_arena(graph, order, settings)
 
     # -- kernels -------------------------------------------------------------------------------

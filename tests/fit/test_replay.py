@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.fit.demands import Demands, demands_of, demands_of_plan
 from planner.fit.replay import ReplayLimits, most_in_use, room
-from planner.fit.search import fit, has_room, need_of
+from planner.fit.search import fit, least_arena, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.runtime.memory.arena import RECOMMENDED, fits, simulate
@@ -59,7 +59,9 @@ def test_there_is_room_for_all_units_where_the_arena_model_fits(
     cap = data.draw(st.integers(peak // 2, 2 * peak)) // 256 * 256
     wanted = demands(graph, order, per_unit=data.draw(st.integers(1, 3)))
     ran = room(wanted, np.arange(wanted.units), ReplayLimits(cap))
-    assert (ran == wanted.units) == has_room(wanted, cap) == fits(graph, order, cap)
+    least = least_arena(wanted, cap)
+    assert (ran == wanted.units) == (least is not None) == fits(graph, order, cap)
+    assert least is None or (peak <= least <= cap and fits(graph, order, least))
 
 
 @_QUICK

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.order.lists import late_schedule, list_schedule
 from planner.order.reorder import peak_of, reorder
@@ -17,7 +18,7 @@ from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.solved import Solved
 from planner.portfolio import race as race_module
 from planner.portfolio.policies import RacePolicy
-from planner.portfolio.race import RaceMeans, race, rough_plan, solve_orders
+from planner.portfolio.race import RaceMeans, Runner, race, rough_plan, solve_orders
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy
 from planner.processes.workers import Beside, beside
@@ -124,15 +125,18 @@ def test_orders_are_tried_until_there_is_a_fair_plan_though_time_is_out():
         for i, p in enumerate(moved[:2])
     ]
 
-    def tried(problems: list[Problem], **changed: float) -> set[int]:
+    def raced(problems: list[Problem], **changed: float) -> list[Runner]:
         policy = replace(POLICY, race=replace(POLICY.race, **changed))
-        raced = race(problems, time_limit_s=1e-9, policy=policy)
-        return {r.index for r in raced if r.solved}
+        with clock.counting():
+            return race(problems, time_limit_s=1e-9, policy=policy)
+
+    def tried(problems: list[Problem], **changed: float) -> set[int]:
+        return {r.index for r in raced(problems, **changed) if r.solved}
 
     fair = len(stuck)  # the first order with a plan
-    raced = race([*stuck, *moved], time_limit_s=1e-9)
-    assert raced[0].solved is not None
-    assert raced[0].solved.candidate is not None
+    best = raced([*stuck, *moved])[0]
+    assert best.solved is not None
+    assert best.solved.candidate is not None
     assert fair in tried([*stuck, *moved], tried_orders=1)
     assert fair + 1 not in tried([*stuck, *moved], tried_orders=1)
     moved = [replace(p, fixed_bytes=i) for i, p in enumerate(moved)]
@@ -152,7 +156,7 @@ def test_a_rough_plan_has_time_for_each_lever_and_operation(monkeypatch: pytest.
         return rough_plan(problem, 0.05, numbers)
 
     monkeypatch.setattr(race_module, "rough_plan", noted)
-    policy = replace(POLICY, race=replace(POLICY.race, rough_op_s=1.0))
+    policy = replace(POLICY, race=replace(POLICY.race, rough_op_s=1.0, overtime_s=1e9))
     alone = uneven()
     both = [replace(p, swap_out_bytes_per_s=1e6, swap_in_bytes_per_s=1e6) for p in alone]
     for orders in (alone, both):

@@ -216,9 +216,9 @@ def test_session_code_compiles_and_quotes_the_name(device, order):
     assert repr("a 'b' \"c\".onnx") in code
     assert ("PRIORITY_BASED" in code) == (order == "priority")
     assert ('"max_mem": 123' in code) == (device == "cuda")
-    arena = Arena(max_bytes=456)
+    arena = Arena(max_bytes=4560, first_region_bytes=780)
     code = session_code("m.onnx", target=target_named(device), budget_bytes=123, arena=arena)
-    assert '"max_mem": 456, "initial_chunk_size_bytes": 512' in code
+    assert '"max_mem": 4560, "initial_chunk_size_bytes": 1024' in code
 
 
 def relu_of(code: str, folder) -> str:

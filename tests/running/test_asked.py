@@ -72,7 +72,7 @@ def test_a_module_runs_where_it_says():
 
 
 def test_an_arena_is_for_sessions_that_have_none():
-    needs = replace(CPU_FILE, arena=Arena(max_bytes=1 << 20))
+    needs = replace(CPU_FILE, arena=Arena(max_bytes=1 << 20, first_region_bytes=0))
     options = ort.SessionOptions()
     assert merged(Asked(model="m", options=options), needs).arena == needs.arena
     assert merged(Asked(model="m", module_device="cpu"), needs).arena is None

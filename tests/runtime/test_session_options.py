@@ -82,8 +82,9 @@ def test_level_order_and_packing_are_set(tmp_path: Path):
         (ORDER_KEY, ""),
         (PACKED_KEY, "no"),
         (ARENA_KEY, "{}"),
-        (ARENA_KEY, '{"max_bytes": 0}'),
-        (ARENA_KEY, '{"max_bytes": 1e9}'),
+        (ARENA_KEY, '{"max_bytes": 0, "first_region_bytes": 0}'),
+        (ARENA_KEY, '{"max_bytes": 1e9, "first_region_bytes": 0}'),
+        (ARENA_KEY, '{"max_bytes": 4, "first_region_bytes": 5}'),
     ],
 )
 def test_other_metadata_is_refused_by_its_name(key: str, value: str, tmp_path: Path):
@@ -92,8 +93,7 @@ def test_other_metadata_is_refused_by_its_name(key: str, value: str, tmp_path: P
 
 
 def test_an_arena_is_read(tmp_path: Path):
-    for text in ('{"max_bytes": 1000}', '{"max_bytes": 1000, "first_region_bytes": 256}'):
-        # older files name a first region, too
-        needs = needs_of(with_props(tmp_path / "m.onnx", {ARENA_KEY: text}))
-        assert needs.arena == Arena(max_bytes=1000)
+    text = '{"max_bytes": 1000, "first_region_bytes": 256}'
+    needs = needs_of(with_props(tmp_path / "m.onnx", {ARENA_KEY: text}))
+    assert needs.arena == Arena(max_bytes=1000, first_region_bytes=256)
     assert needs_of(with_props(tmp_path / "m.onnx", {})).arena is None

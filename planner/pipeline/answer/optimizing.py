@@ -239,7 +239,10 @@ class OptimizeJob:
         return "budget" if added > 1e-9 else ""
 
     def _as_run(self, plan: Plan) -> Plan:
-        """Mark the plan's arena or pool as proved if it will be run at the sizes that it is for."""
+        """Mark the plan's pool as proved if it will be run at the sizes that it is for.
+
+        A device's arena is not: verification tries larger ones where kernels need more.
+        """
         most = self.request.max_slowdown
         # at other sizes than those that were bound, another arena or pool is needed
         will_run = self._is_verified and not plan.dims
@@ -248,7 +251,6 @@ class OptimizeJob:
             pool = replace(pool, is_proved=False)
         return replace(
             plan,
-            arena=None if plan.arena is None else replace(plan.arena, is_proved=will_run),
             pool=pool,
             max_slowdown=None if most is None else parse_slowdown(most),
         )

@@ -52,7 +52,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     order, fewer = looser_order(
         file,
         demands_of(graph, planned.order, place, rewritten.like, planned.prepared.target),
-        planned.room_bytes if planned.has_arena else None,
+        planned.room_bytes if planned.arena_bytes is not None else None,
         cost_us,
         time_limit_s=POLICY.looser_s,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.choices import BudgetOf
 from planner.fit.demands import demands_of
-from planner.fit.search import has_room
+from planner.fit.search import least_arena
 from planner.formulate import Formulation, with_paging
 from planner.graph.liveness import LiveTimeline
 from planner.graph.model import OpId, TrainingGraph
@@ -44,8 +44,8 @@ class Planned:
         live_room_bytes: the budget without its reserve.
         room_bytes: the part of that for transient bytes, in the pool or in ONNX Runtime's arena.
         needed_bytes: size of the pool that it needs; None on a device with its own memory.
-        has_arena: on such a device, whether its memory, an arena of `room_bytes` as a rule, has room
-            for the plan.
+        arena_bytes: on such a device, the bytes within `room_bytes` in which its allocator has room
+            for the plan: one region of an arena; None if it has none.
     """
 
     prepared: Prepared
@@ -61,7 +61,7 @@ class Planned:
     live_room_bytes: int
     room_bytes: int
     needed_bytes: int | None
-    has_arena: bool
+    arena_bytes: int | None
 
     @property
     def holds(self) -> bool:
@@ -77,7 +77,7 @@ class Planned:
         """
         if self.needed_bytes is not None:
             return self.budget_of == "live" or self.needed_bytes <= self.room_bytes
-        return self.has_arena
+        return self.arena_bytes is not None
 
     @property
     def over_bytes(self) -> int:
@@ -117,9 +117,10 @@ class Planned:
     @property
     def arena(self) -> Arena | None:
         """The device's arena with room for it; None if there is none, or memory there is no arena."""
-        if not (self.has_arena and self.prepared.target.is_arena):
+        if self.arena_bytes is None or not self.prepared.target.is_arena:
             return None
-        return Arena(max_bytes=self.room_bytes // ROUNDING * ROUNDING)
+        room_bytes = self.room_bytes // ROUNDING * ROUNDING
+        return Arena(max_bytes=room_bytes, first_region_bytes=min(self.arena_bytes, room_bytes))
 
     @property
     def time_us(self) -> float:
@@ -155,13 +156,20 @@ class Planned:
         return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
-def _has_arena(back: ReadBack, room_bytes: int, target: Target) -> bool:
-    """Tell whether a device's memory has room for two runs of a plan, by a replay of its allocator."""
+def _arena_bytes(
+    back: ReadBack, room_bytes: int, budget_of: BudgetOf, target: Target
+) -> int | None:
+    """Return the bytes in which a device's allocator has room for two runs of a plan, by a replay.
+
+    None if `room_bytes` are not enough. Where the device's memory is no arena, a budget for what it
+    holds is compared with its own sizes of buffers.
+    """
     graph, order = back.graph, back.order
-    if not target.is_arena:
-        return device_forecast(graph, order, target, "recommended").held_bytes <= room_bytes
+    if not target.is_arena and budget_of == "held":
+        held_bytes = device_forecast(graph, order, target, "recommended").held_bytes
+        return held_bytes if held_bytes <= room_bytes else None
     units = {op: i for i, op in enumerate(order)}
-    return has_room(demands_of(graph, order, units, back.rewritten.like, target), room_bytes)
+    return least_arena(demands_of(graph, order, units, back.rewritten.like, target), room_bytes)
 
 
 def _beside(form: Formulation, solved: Solved, actions: Sequence[Action]) -> Solved:
@@ -212,9 +220,9 @@ def lowered_plan(
         back = read_back(prepared, rewritten, order_target=settings.order_target)
         graph, order = back.graph, back.order
         room_bytes = arena_room(graph, settings.room_bytes, target)
-        needed_bytes, has_arena = None, False
+        needed_bytes, arena_bytes = None, None
         if target.own_memory:
-            has_arena = _has_arena(back, room_bytes, target)
+            arena_bytes = _arena_bytes(back, room_bytes, settings.budget_of, target)
         else:
             needed_bytes = pool_bytes(graph, order, threads=most_threads())
         return Planned(
@@ -231,7 +239,7 @@ def lowered_plan(
             live_room_bytes=settings.room_bytes,
             room_bytes=room_bytes,
             needed_bytes=needed_bytes,
-            has_arena=has_arena,
+            arena_bytes=arena_bytes,
         )
 
     return lowered_as(read, prepared, form, candidate.actions, order_target=settings.order_target)

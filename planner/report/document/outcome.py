@@ -210,9 +210,8 @@ def _session_code(result: OptimizeResult) -> str:
     model = result.output_path.name if result.output_path else "model.planned.onnx"
     is_library = any(op.op_type in SWAP_OPERATORS for op in result.after.graph.operations)
     arena = arena_of(plan, result.verification)
-    is_large = (
-        arena is not None and arena.max_bytes > MAX_FIRST_REGION
-    )  # regions of settings double
+    # by settings alone its regions would double
+    is_large = arena is not None and arena.region_bytes > MAX_FIRST_REGION
     if is_library or plan.pool is not None or is_large:
         code = library_code(model)
     else:

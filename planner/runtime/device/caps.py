@@ -1,7 +1,7 @@
 """Run both models under a hard cap on a device whose arena is ONNX Runtime's: CUDA.
 
-The arena is registered with the environment and used through `session.use_env_allocators`: it is one
-region of `max_mem` bytes, and every chunk is split.
+The arena is registered with the environment and used through `session.use_env_allocators`: it holds
+`max_mem` bytes at most, its first region is what a step needs, and every chunk is split.
 `gpu_mem_limit`, the provider's own option, bounds the same bytes, but does not control regions and
 chunks. By a replay, nine plans needed 2 to 47% more of it than they had in use, for idle bytes in
 chunks up to twice as large as their content. Everything on the device is in the arena: inputs,
@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from planner.fit.demands import demands_of
+from planner.fit.search import least_arena
 from planner.results.verification import CapCheck
 from planner.runtime.device import client
-from planner.runtime.device.predict.bfc_device import forecast_arena
 from planner.runtime.device.reference import Side
-from planner.runtime.memory.arena import capped
-from planner.runtime.memory.bfc import ArenaFullError
 from planner.runtime.options import Order
 from planner.targets import Target
 
@@ -63,10 +62,12 @@ def cap_on_device(
         UsageError: the device is not available.
     """
     original, rewritten = pair
-    caps = list(_caps(rewritten, budget_bytes))
-    found = client.capped(target, rewritten.path, inputs, caps, order=order, level=rewritten.level)
-    cap = caps[-1 if found.passed is None else found.passed]
-    alike = client.capped(target, original.path, inputs, [cap], level=original.level)
+    arenas = list(_arenas(rewritten, target, budget_bytes))
+    found = client.capped(
+        target, rewritten.path, inputs, arenas, order=order, level=rewritten.level
+    )
+    region, cap = arenas[-1 if found.passed is None else found.passed]
+    alike = client.capped(target, original.path, inputs, [(cap, cap)], level=original.level)
 
     def check(model: str, run: client.CappedRun, expected: bool | None) -> CapCheck:
         passed = run.passed is not None
@@ -77,23 +78,22 @@ def cap_on_device(
             expected=expected,
             message="" if passed else run.messages[-1],
             over_budget_bytes=cap - budget_bytes,
+            first_region_bytes=region,
         )
 
     before = check("original", alike, False if live_peak_bytes > cap else None)
     return CapsOnDevice(checks=(before, check("rewritten", found, True)), outputs=found.outputs)
 
 
-def _caps(model: Side, budget_bytes: int) -> Iterator[int]:
-    """Yield the budget and larger caps, if the replay fits in them; the largest in any case."""
+def _arenas(model: Side, target: Target, budget_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (first region, cap): what the replay needs within the budget, then all of the budget and of
+    larger caps as one region, if the replay fits; the largest in any case."""
+    units = {op: i for i, op in enumerate(model.order)}
+    demands = demands_of(model.graph, model.order, units, {}, target)
+    least = least_arena(demands, budget_bytes)
+    if least is not None and least < budget_bytes:
+        yield least, budget_bytes
     for more in (0.0, *_MORE):
         cap = budget_bytes + int(more * budget_bytes)
-        if more == _MORE[-1] or _fits(model, cap):
-            yield cap
-
-
-def _fits(model: Side, cap_bytes: int) -> bool:
-    try:
-        forecast_arena(model.graph, model.order, capped(cap_bytes))
-    except ArenaFullError:
-        return False
-    return True
+        if more == _MORE[-1] or least_arena(demands, cap) is not None:
+            yield cap, cap

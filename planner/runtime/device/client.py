@@ -143,7 +143,7 @@ def capped(
     target: Target,
     model: Path,
     inputs: Mapping[str, Array],
-    caps: Sequence[int],
+    arenas: Sequence[tuple[int, int]],
     *,
     order: Order = "default",
     level: Level = "all",
@@ -151,13 +151,13 @@ def capped(
     """Run a model twice in a row in arenas of these sizes, until it runs in one.
 
     Args:
-        caps: sizes of the arenas, in bytes.
+        arenas: pairs of (bytes of the first region, most bytes of all).
 
     Raises:
         UsageError: the device is not available.
         ModelError: the model does not load on it.
     """
-    asked = {"caps": list(caps), "order": order, "level": level}
+    asked = {"arenas": [list(each) for each in arenas], "order": order, "level": level}
     with _asked(target, "capped", model, inputs, asked) as (answer, folder):
         passed: int | None = answer["passed"]
         outputs = {} if passed is None else _outputs(folder, answer["names"], 0)

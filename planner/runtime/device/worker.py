@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import ModelError, PlannerError
+from planner.errors import ModelError, PlannerError, UsageError
 from planner.processes.children import end_with_parent
 from planner.runtime.device import op_times
 from planner.runtime.messages import explain_refusal
@@ -123,10 +123,14 @@ def run(target: Target, request: Request) -> dict[str, Any]:
 def capped(target: Target, request: Request) -> dict[str, Any]:
     """Run a model in arenas of given sizes, registered one after the other, until it runs in one."""
     messages: list[str] = []
-    for number, cap in enumerate(request["caps"]):
+    for number, (region, cap) in enumerate(request["arenas"]):
         options = session_options(level=request["level"], order=request["order"], threads=1)
         hold_no_more(options)
-        cap_arena(options, cap, target=target)
+        try:
+            cap_arena(options, region, limit_bytes=cap, target=target)
+        except UsageError as error:  # the device has not so much left
+            messages.append(str(error))
+            continue
         session: Any = None
         try:
             session = backend_of(target).open(Path(request["model"]), options, request["settings"])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import planner
 from planner.fit.demands import demands_of
-from planner.fit.search import has_room
+from planner.fit.search import least_arena
 from planner.pipeline.prepare import costing, prepared
 from planner.runtime import options
 from planner.runtime.device import client, op_times, worker
@@ -56,9 +56,9 @@ def on_host(path: Path) -> set[str]:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions to a CUDA device are answered by the CPU's provider, under CUDA's name."""
 
-    def cap_arena(made: Any, region_bytes: int, *, target: Target) -> None:
+    def cap_arena(made: Any, region_bytes: int, *, limit_bytes: int, target: Target) -> None:
         assert target.name == CUDA.name
-        options.cap_arena(made, region_bytes)
+        options.cap_arena(made, region_bytes, limit_bytes=limit_bytes)
 
     def ask(_: object, request: dict[str, Any]) -> Mapping[str, Any]:
         answer = worker._WORK[request["do"]](STAND_IN, {"settings": {}, **request})
@@ -139,7 +139,7 @@ def test_nodes_are_timed_by_name() -> None:
 @pytest.mark.usefixtures("cuda")
 def test_an_arena_that_is_too_small_says_so_and_the_next_is_tried() -> None:
     inputs, _ = make_inputs(MLP, 0, {}, None)
-    sizes = [size * MIB for size in (1, 2, 200)]
+    sizes = [(size * MIB, size * MIB) for size in (1, 2, 200)]
     found = client.capped(CUDA, MLP, inputs, sizes)
     assert found.passed == 2 and len(found.messages) == 2
     plain = run_session(create_session(MLP, session_options()), inputs)
@@ -166,28 +166,34 @@ def test_what_fits_an_arena_with_inputs_and_outputs_in_it_is_known(
     fed = bfc_device.device_demand(graph, order).fed
     assert sum(fed) > 0
 
-    def fits(cap_bytes: int) -> bool:
+    def fits(region_bytes: int) -> bool:
         try:
-            bfc_device.forecast_arena(graph, order, capped(cap_bytes))
+            bfc_device.forecast_arena(graph, order, capped(region_bytes))
         except ArenaFullError:
             return False
         return True
 
-    caps: list[int] = []
+    arenas: list[tuple[int, int]] = []
 
     def tried(_target: object, _path: object, _inputs: object, asked: Any, **_: Any) -> Any:
-        caps.extend(asked)
+        arenas.extend(asked)
         return client.CappedRun(passed=0, messages=(), outputs={})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client, "capped", tried)
         side = Side(path=MLP, graph=graph, order=order)
         found = cap_on_device(CUDA, (side, side), {}, budget, live_peak_bytes=3 * budget)
-    *rising, _ = caps  # the last one is the original's
-    assert caps[0] >= budget and all(map(fits, caps)) and rising == sorted(set(rising))
+        none = cap_on_device(CUDA, (side, side), {}, 1 << 20, live_peak_bytes=3 * budget)
+    assert arenas[-2:] == [(2 << 20, 2 << 20)] * 2  # where the replay fits nowhere, the largest
+    assert none.checks[1].over_budget_bytes == 1 << 20
+    del arenas[-2:]
+    *rising, alike = arenas  # the last one is the original's
+    assert all(fits(region) for region, _ in arenas) and rising == sorted(set(rising))
+    assert rising[0][1] >= budget and alike == (rising[0][1], rising[0][1])
     units = {op: i for i, op in enumerate(order)}
-    for cap in (budget // 2, budget, *caps):
-        assert has_room(demands_of(graph, order, units, {}, CUDA), cap) == fits(cap)
+    demands = demands_of(graph, order, units, {}, CUDA)
+    for cap in (budget // 2, budget, *(cap for _, cap in arenas)):
+        assert (least_arena(demands, cap) is not None) == fits(cap)
     assert (
         found.checks[0].expected is False and found.checks[0].failure
     )  # the original ran, too: no
