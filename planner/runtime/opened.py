@@ -5,7 +5,7 @@
     pkg.planner.optimization_level   "disabled" where it was planned as it is; ALL without
     pkg.planner.execution_order      "priority" where it was planned for that; ONNX Runtime's own without
     pkg.planner.packed               "0" where kernels must not pack constant weights
-    pkg.planner.arena                the cap in which the plan runs, on a device with an arena
+    pkg.planner.arena                the arena in which it runs, on a device with one
     pkg.planner.pool                 the pool in which it runs on the CPU (`planner.native`)
     pkg.planner.block_channels       block size of its weights' layout, which belongs to a processor
     pkg.planner.assumed              "1" where it was made without its device's provider
