@@ -116,10 +116,9 @@ def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) 
 def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
     """Estimate the need of a base order without any recompute or swap, as a multiple of its bytes in use.
 
-    A plan in that order fragments the arena at least about as much. The CPU's pool does not
-    fragment.
+    A plan in that order fragments the arena at least about as much. Other memory does not fragment.
     """
-    if not prepared.target.own_memory:
+    if not prepared.target.is_arena:
         return 1.0
     graph = prepared.graph
     order = with_folded(graph, base.order)

@@ -22,7 +22,7 @@ from planner.plan.planfile import Arena, Pool
 from planner.plan.problem import NO_PAGING, Action, ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.build import has_pool
-from planner.runtime.device.predict.forecast import arena_room, device_forecast
+from planner.runtime.device.predict.forecast import arena_room
 from planner.runtime.memory.arena import packable_bytes
 from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.memory.paged import PAGE_BYTES, in_pages, pool_bytes
@@ -44,8 +44,8 @@ class Planned:
         live_room_bytes: the budget without its reserve.
         room_bytes: the part of that for transient bytes, in the pool or in ONNX Runtime's arena.
         needed_bytes: size of the pool that it needs; None on a device with its own memory.
-        arena_bytes: on such a device, the bytes within `room_bytes` in which its allocator has room
-            for the plan: one region of an arena; None if it has none.
+        arena_bytes: where such memory is ONNX Runtime's arena, the region within `room_bytes` that
+            has room for the plan; None if none has, or there is no arena.
     """
 
     prepared: Prepared
@@ -70,14 +70,15 @@ class Planned:
 
     @property
     def has_room(self) -> bool:
-        """Whether its pool or, on a device with its own memory, an arena has room for it.
+        """Whether its pool or, on a device with an arena, that has room for it.
 
         The arena's answer comes from a replay. If the budget bounds live bytes, the pool is as
-        large as needed.
+        large as needed. Where a device's memory is no arena, budgets bound live bytes, and nothing
+        breaks up.
         """
         if self.needed_bytes is not None:
             return self.budget_of == "live" or self.needed_bytes <= self.room_bytes
-        return self.arena_bytes is not None
+        return self.arena_bytes is not None or not self.prepared.target.is_arena
 
     @property
     def over_bytes(self) -> int:
@@ -117,7 +118,7 @@ class Planned:
     @property
     def arena(self) -> Arena | None:
         """The device's arena with room for it; None if there is none, or memory there is no arena."""
-        if self.arena_bytes is None or not self.prepared.target.is_arena:
+        if self.arena_bytes is None:
             return None
         room_bytes = self.room_bytes // ROUNDING * ROUNDING
         return Arena(max_bytes=room_bytes, first_region_bytes=min(self.arena_bytes, room_bytes))
@@ -156,18 +157,12 @@ class Planned:
         return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
-def _arena_bytes(
-    back: ReadBack, room_bytes: int, budget_of: BudgetOf, target: Target
-) -> int | None:
-    """Return the bytes in which a device's allocator has room for two runs of a plan, by a replay.
+def _arena_bytes(back: ReadBack, room_bytes: int, target: Target) -> int | None:
+    """Return the region of a device's arena that has room for two runs of a plan, by a replay.
 
-    None if `room_bytes` are not enough. Where the device's memory is no arena, a budget for what it
-    holds is compared with its own sizes of buffers.
+    None if `room_bytes` are not enough.
     """
     graph, order = back.graph, back.order
-    if not target.is_arena and budget_of == "held":
-        held_bytes = device_forecast(graph, order, target, "recommended").held_bytes
-        return held_bytes if held_bytes <= room_bytes else None
     units = {op: i for i, op in enumerate(order)}
     return least_arena(demands_of(graph, order, units, back.rewritten.like, target), room_bytes)
 
@@ -221,9 +216,9 @@ def lowered_plan(
         graph, order = back.graph, back.order
         room_bytes = arena_room(graph, settings.room_bytes, target)
         needed_bytes, arena_bytes = None, None
-        if target.own_memory:
-            arena_bytes = _arena_bytes(back, room_bytes, settings.budget_of, target)
-        else:
+        if target.is_arena:
+            arena_bytes = _arena_bytes(back, room_bytes, target)
+        elif not target.own_memory:
             needed_bytes = pool_bytes(graph, order, threads=most_threads())
         return Planned(
             prepared=prepared,

@@ -214,7 +214,7 @@ class TrialSearch:
         left_s = max(0.0, self.deadline - clock.now())
         return ToJudge(
             problem=self.forms[base].problem,
-            own_memory=self.prepared.target.own_memory,
+            is_arena=self.prepared.target.is_arena,
             rough=known if (known := self.raced.get(base)) and known.candidate else None,
             time_limit_s=min(self.longest_s, POLICY.judging * left_s),
         )
@@ -337,7 +337,7 @@ class TrialSearch:
         if not _could_beat(self.accepted, found, self._most_slower):
             return self._outcome(candidate)
         need = 1.0
-        if self.prepared.target.own_memory:
+        if self.prepared.target.is_arena:
             problem = self.forms[found.base].problem
             need = need_of_plan(problem, candidate, underrated=self.underrated)
         if (
