@@ -297,18 +297,16 @@ class _Field:
         left = 1.0  # least share left of the time that plans added before this round
 
         def turns() -> Iterator[_Turn]:
-            tried = 0
             for number, runner in enumerate(turn):
                 now = clock.now()
                 left_s = until - now
-                is_enough = tried >= self.numbers.tried_orders and self.has_fair_plan
+                is_enough = number >= self.numbers.tried_orders and self.has_fair_plan
                 if left_s < least_s and (now > late_until or is_enough):
                     break
                 limit_s = max(least_s, left_s / (len(turn) - number))
                 parts = self._parts(runner, left if number else None, kinds)
                 if not parts:
                     continue
-                tried += 1
                 self.means.progress(runner.index)
                 yield _Turn(
                     runner=runner,
