@@ -32,7 +32,7 @@ class RacePolicy:
         min_s: seconds at least for a search.
         overtime_s, fair_factor, tried_orders: seconds at most that rough plans go on beyond the
             race's end, as long as every plan takes more than this multiple of the base order's
-            time, or fewer orders had their turn; one that cannot win is passed over in its.
+            time, or fewer orders had their turn. An order that cannot win is passed over in it.
         others_factor: once a plan is found in the best order, the searches in the others end after
             this multiple of the time that it took.
     """

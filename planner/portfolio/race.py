@@ -176,7 +176,10 @@ def _shortly(_: None, turn: _Turn) -> list[Solved]:
 
 
 def _rough_s(problem: Problem, numbers: RacePolicy) -> float:
-    """Return the seconds for a rough plan at least; orders tried in overtime need no more than it."""
+    """Return the least seconds for a rough plan.
+
+    They are few enough for `tried_orders` orders in the overtime.
+    """
     each_s = max(numbers.rough_s, numbers.rough_op_s * len(problem.ops))
     return min(len(_single_kinds(problem)) * each_s, numbers.overtime_s / numbers.tried_orders)
 

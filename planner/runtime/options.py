@@ -200,11 +200,11 @@ def cap_arena(
     limit_bytes: int | None = None,
     target: Target = HOST,
 ) -> None:
-    """Make sessions with `options` use an arena of a target, of one region as long as that suffices.
+    """Make sessions with `options` use an arena of a target.
 
-    Every chunk of it is split. It is registered for the process: sessions that are created later
-    use the last registered arena. On the host, regions double up to `region_bytes` if these are
-    more than `MAX_FIRST_REGION`.
+    It has one region as long as that suffices, and every chunk of it is split. On the host, regions
+    double up to `region_bytes` if these are more than `MAX_FIRST_REGION`. The arena is registered
+    for the process: sessions that are created later use the last registered one.
 
     Args:
         limit_bytes: the most that all regions hold; `region_bytes` if None.
@@ -251,7 +251,10 @@ def first_request(region_bytes: int) -> tuple[int, int]:
 
 
 def _open_region(request_bytes: int, target: Target) -> None:
-    """Make the arena that was registered last take its first region, by a run that asks for so much."""
+    """Make the arena that was registered last take its first region, which holds `request_bytes`.
+
+    A run of a small model asks for them.
+    """
     import numpy as np
     import onnxruntime as ort
 

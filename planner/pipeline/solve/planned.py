@@ -70,11 +70,10 @@ class Planned:
 
     @property
     def has_room(self) -> bool:
-        """Whether its pool or, on a device with an arena, that has room for it.
+        """Whether its pool, or the arena of its device, has room for it.
 
         The arena's answer comes from a replay. If the budget bounds live bytes, the pool is as
-        large as needed. Where a device's memory is no arena, budgets bound live bytes, and nothing
-        breaks up.
+        large as needed. A device's memory that is no arena does not break up.
         """
         if self.needed_bytes is not None:
             return self.budget_of == "live" or self.needed_bytes <= self.room_bytes
