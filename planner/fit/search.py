@@ -114,16 +114,22 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     return _least_arena(demands, order, least, _ROUGHLY) / (cap_bytes or peak)
 
 
-def least_arena(demands: Demands, cap_bytes: int) -> int | None:
-    """Return the bytes of a small arena, of at most `cap_bytes`, into which two runs fit in this order.
+def least_arena(demands: Demands, cap_bytes: int) -> int:
+    """Return the bytes of a small arena into which two runs fit in this order.
 
-    None if they do not fit into `cap_bytes`. A slightly smaller arena may do.
+    A slightly smaller arena may do. It is of at most `cap_bytes` if they fit into those.
     """
     order = np.arange(demands.units, dtype=np.int64)
-    if room(demands, order, ReplayLimits(cap_bytes)) < demands.units:
-        return None
-    found = _least_arena(demands, order, most_in_use(demands, order), _EXACTLY)
-    return min(cap_bytes, round_up(found))
+    peak = most_in_use(demands, order)
+    if fits_arena(demands, cap_bytes):
+        return min(cap_bytes, round_up(_least_arena(demands, order, peak, _EXACTLY)))
+    return round_up(_least_arena(demands, order, max(peak, cap_bytes + 1), _EXACTLY))
+
+
+def fits_arena(demands: Demands, cap_bytes: int) -> bool:
+    """Tell whether two runs in this order fit into an arena of `cap_bytes`."""
+    order = np.arange(demands.units, dtype=np.int64)
+    return room(demands, order, ReplayLimits(cap_bytes)) == demands.units
 
 
 def _least_arena(demands: Demands, order: Longs, least: int, share: float) -> int:

@@ -60,8 +60,8 @@ def test_there_is_room_for_all_units_where_the_arena_model_fits(
     wanted = demands(graph, order, per_unit=data.draw(st.integers(1, 3)))
     ran = room(wanted, np.arange(wanted.units), ReplayLimits(cap))
     least = least_arena(wanted, cap)
-    assert (ran == wanted.units) == (least is not None) == fits(graph, order, cap)
-    assert least is None or (peak <= least <= cap and fits(graph, order, least))
+    assert (ran == wanted.units) == (least <= cap) == fits(graph, order, cap)
+    assert peak <= least and fits(graph, order, least)
 
 
 @_QUICK

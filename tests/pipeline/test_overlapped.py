@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -14,6 +15,7 @@ from planner.graph.model import Operation
 from planner.graph.rules import LOAD_IN, STORE_OUT, SWAP_IN_DONE, SWAP_OUT, TO_HOST
 from planner.native import counts
 from planner.pipeline.answer.explain import explain
+from planner.pipeline.solve import trying
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.profile import read_profile
@@ -224,3 +226,27 @@ def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
     ).frontiers[0]
     times = [p.plan.time_us for p in frontier.points if p.plan is not None]
     assert times and all(p.bound_us <= plan.planned.time_us for p in frontier.points)
+
+
+@pytest.mark.parametrize("budget", ["40%", "60%"])
+def test_a_search_goes_on_from_a_plan_whose_loads_begin_early(budget, monkeypatch):
+    """Lowering moves loads ahead of the operations; a search begins from the plan before that."""
+    refined = []
+    refine = trying.TrialSearch._refine
+    monkeypatch.setattr(trying, "POLICY", replace(trying.POLICY, cut=0.0))
+    monkeypatch.setattr(
+        trying.TrialSearch, "_refine", lambda *found: (refined.append(found), refine(*found))
+    )
+    done = planner.optimize(
+        ZOO / "mlp_adamw.onnx",
+        budget=budget,
+        device="cuda",
+        hardware="a100-40gb",
+        swap="auto",
+        copies="overlapped",
+        resident="host",
+        reproducible=True,
+        time_limit_s=8.0,
+        dry_run=True,
+    )
+    assert refined and loads_of(done)

@@ -162,16 +162,3 @@ def test_what_was_put_off_comes_back_with_the_whole_budget() -> None:
     trials.restore()
     assert trials.take(left=1.0) is None
 
-
-def test_what_was_put_off_comes_back_where_it_promises_a_quicker_plan() -> None:
-    trials = Trials(room=ROOM)
-    trials.add(order("broken", 1200), 8.0)
-    trials.judge(cheapest(trials), 1.2, 8.0)
-    put_off = list(trials.put_off)
-    assert [trial.added_us for trial in put_off] == [8.0]
-    trials.restore(most_us=8.0)
-    trials.restore(most_us=4.0, left=0.5)
-    assert trials.put_off == put_off
-    trials.restore(most_us=4.1, left=0.5)  # half of what a rough plan adds is searched away
-    assert not trials.put_off
-    assert put_off[0] in trials.open

@@ -167,7 +167,7 @@ class Lever:
 
     def prefers(self, case: Case, made: Planned, plain: Planned) -> bool:
         """Tell whether a plan with it is worth more than the plain one."""
-        return made.added_us <= case.most_added_us and made.has_room >= plain.has_room
+        return made.added_us <= case.most_added_us and made.holds >= plain.holds
 
     def refusal(self, case: Case, errors: Sequence[InfeasibleBudgetError]) -> InfeasibleBudgetError:
         """Return the error if no plan fits, from those of the plain plan and of the rungs, in order."""

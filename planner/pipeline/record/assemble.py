@@ -172,11 +172,12 @@ def _shared_note(prepared: Prepared, replay: Replay) -> tuple[str, ...]:
 
 def _room_note(planned: Planned) -> tuple[str, ...]:
     """Return a note if the plan takes more than a budget of live bytes."""
-    if planned.has_room:
+    needed_bytes = planned.needed_bytes
+    if not planned.prepared.target.is_arena or (needed_bytes or 0) <= planned.room_bytes:
         return ()
     return (
-        "live bytes are within the budget, but ONNX Runtime's arena is predicted to need more, "
-        "because of fragmentation; no plan of similar cost was found that avoids this",
+        "the budget bounds live bytes: ONNX Runtime's arena is predicted to need "
+        f"{format_bytes(needed_bytes or 0)}",
     )
 
 

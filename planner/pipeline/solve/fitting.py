@@ -38,8 +38,8 @@ def fitted_plan(
     """
     deadline = clock.now() + time_limit_s
     need = 0.0
-    if planned.needed_bytes is not None:
-        return None, planned.needed_bytes / max(1, planned.room_bytes)
+    if not planned.prepared.target.is_arena:
+        return None, (planned.needed_bytes or 0) / max(1, planned.room_bytes)
     if planned.is_ordered:
         return None, _fit(planned, settings, 0.0, 0).need
     for turn in range(POLICY.fit_rounds):
@@ -52,7 +52,7 @@ def fitted_plan(
         if moved is None:
             break
         planned = moved
-        if planned.has_room:
+        if planned.holds:
             return planned, need
     return None, need
 
@@ -116,10 +116,8 @@ def need_of_plan(problem: Problem, plan: Candidate, *, underrated: float = 1.0) 
 def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
     """Estimate the need of a base order without any recompute or swap, as a multiple of its bytes in use.
 
-    A plan in that order fragments the arena at least about as much. Other memory does not fragment.
+    A plan in that order fragments the arena at least about as much.
     """
-    if not prepared.target.is_arena:
-        return 1.0
     graph = prepared.graph
     order = with_folded(graph, base.order)
     units = {op: i for i, op in enumerate(order)}

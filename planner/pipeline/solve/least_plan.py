@@ -115,7 +115,7 @@ def _held_in(
         asked = replace(settings, budget_bytes=budget_bytes)
         planned = _lower_least(prepared, asked, least, orders)
         planned, needed_bytes = with_room(planned, asked)
-        if planned.has_room:
+        if planned.holds:
             break
         budget_bytes = max(needed_bytes, int(POLICY.held_step * budget_bytes))
     return int(POLICY.held_step * budget_bytes)

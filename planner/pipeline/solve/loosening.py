@@ -37,7 +37,7 @@ def loosened(planned: Planned, settings: Settings) -> Planned:
 
 def _looser(planned: Planned, settings: Settings) -> Planned | None:
     """Reorder the plan to its file's order without some of the pins; None if that is no better."""
-    graph, rewritten = planned.graph, planned.rewritten
+    graph, rewritten, target = planned.graph, planned.rewritten, planned.prepared.target
     file = pinned_file(graph, planned.order)
     if not file.pins:
         return None
@@ -51,8 +51,8 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
 
     order, fewer = looser_order(
         file,
-        demands_of(graph, planned.order, place, rewritten.like, planned.prepared.target),
-        planned.room_bytes if planned.arena_bytes is not None else None,
+        demands_of(graph, planned.order, place, rewritten.like, target),
+        max(planned.room_bytes, planned.needed_bytes or 0) if target.is_arena else None,
         cost_us,
         time_limit_s=POLICY.looser_s,
     )
@@ -63,7 +63,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     units = sorted(range(len(nodes)), key=lambda unit: step[nodes[unit]])
     try:
         found = in_order(planned, settings, units, most_bytes=settings.budget_bytes)
-        if found is not None and planned.has_room and not found.has_room:
+        if found is not None and planned.holds and not found.holds:
             found, _ = fitted_plan(found, settings, time_limit_s=POLICY.looser_fit_s)
     except TakenError:
         return None
@@ -72,7 +72,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     more_us = max(0.0, _missed_us(found, found.order) - as_it_is_us)
     if found.pins_us + more_us >= planned.pins_us:
         return None
-    return found if found.has_room >= planned.has_room and not found.over_bytes else None
+    return found if found.holds >= planned.holds and not found.over_bytes else None
 
 
 def _missed_us(planned: Planned, order: Sequence[OpId]) -> float:

@@ -43,9 +43,8 @@ class Planned:
         budget_of: the quantity that the budget bounds.
         live_room_bytes: the budget without its reserve.
         room_bytes: the part of that for transient bytes, in the pool or in ONNX Runtime's arena.
-        needed_bytes: size of the pool that it needs; None on a device with its own memory.
-        arena_bytes: where such memory is ONNX Runtime's arena, the region within `room_bytes` that
-            has room for the plan; None if none has, or there is no arena.
+        needed_bytes: size of the pool that it needs or, where a device's memory is ONNX Runtime's
+            arena, of the region; None on a device whose memory is neither.
     """
 
     prepared: Prepared
@@ -61,30 +60,23 @@ class Planned:
     live_room_bytes: int
     room_bytes: int
     needed_bytes: int | None
-    arena_bytes: int | None
 
     @property
     def holds(self) -> bool:
-        """Whether it is within the budget, given that its live bytes are."""
-        return self.budget_of == "live" or self.has_room
+        """Whether it is within the budget, given that its live bytes are.
 
-    @property
-    def has_room(self) -> bool:
-        """Whether its pool, or the arena of its device, has room for it.
-
-        The arena's answer comes from a replay. If the budget bounds live bytes, the pool is as
-        large as needed. A device's memory that is no arena does not break up.
+        If the budget bounds live bytes, the pool or arena is as large as needed.
         """
-        if self.needed_bytes is not None:
-            return self.budget_of == "live" or self.needed_bytes <= self.room_bytes
-        return self.arena_bytes is not None or not self.prepared.target.is_arena
+        if self.budget_of == "live" or self.needed_bytes is None:
+            return True
+        return self.needed_bytes <= self.room_bytes
 
     @property
     def over_bytes(self) -> int:
         """The bytes by which it exceeds the budget, without the arena's fragmentation; 0 within."""
         over = self.timeline.peak_bytes - self.live_room_bytes
-        if self.needed_bytes is not None and self.budget_of == "held":
-            over = max(over, self.needed_bytes - self.room_bytes)
+        if not (self.holds or self.prepared.target.is_arena):
+            over = max(over, (self.needed_bytes or 0) - self.room_bytes)
         return max(0, over)
 
     @property
@@ -102,7 +94,7 @@ class Planned:
         """
         operations = self.graph.operations
         is_shared = any(op.op_type in COPIES for op in operations)
-        if self.needed_bytes is None or is_shared or not has_pool():
+        if self.needed_bytes is None or is_shared or not has_pool() or self.prepared.target.is_arena:
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
         if any(op.op_type == STORE_TO for op in operations):
@@ -116,11 +108,11 @@ class Planned:
 
     @property
     def arena(self) -> Arena | None:
-        """The device's arena with room for it; None if there is none, or memory there is no arena."""
-        if self.arena_bytes is None:
+        """The device's arena with room for it; None if memory there is no arena."""
+        if self.needed_bytes is None or not self.prepared.target.is_arena:
             return None
-        room_bytes = self.room_bytes // ROUNDING * ROUNDING
-        return Arena(max_bytes=room_bytes, first_region_bytes=min(self.arena_bytes, room_bytes))
+        room_bytes = max(self.room_bytes // ROUNDING * ROUNDING, self.needed_bytes)
+        return Arena(max_bytes=room_bytes, first_region_bytes=self.needed_bytes)
 
     @property
     def time_us(self) -> float:
@@ -138,32 +130,30 @@ class Planned:
         """The time of the nodes that pin the order, in microseconds."""
         return self.rewritten.anchors * (self.prepared.pin_us or POLICY.unknown_pin_us)
 
-    def is_better(self, other: Planned, *, most_slower: float = POLICY.slower_with_room) -> bool:
-        """Tell whether it beats another plan.
-
-        It is quicker, or only its arena has room and it is not much slower.
-
-        Args:
-            most_slower: the factor by which a plan may be slower if only its arena has room.
-        """
-        allowed = 1.0
-        if self.has_room != other.has_room:
-            allowed = most_slower if self.has_room else 1 / most_slower
-        return self.time_us + self.pins_us < allowed * (other.time_us + other.pins_us)
+    def is_better(self, other: Planned) -> bool:
+        """Tell whether it beats another plan: only it is within the budget, or it is quicker."""
+        if self.holds != other.holds:
+            return self.holds
+        return self.time_us + self.pins_us < other.time_us + other.pins_us
 
     def interrupted(self) -> Planned:
         """Return the same plan, marked as the best one when the search was interrupted."""
         return replace(self, solved=replace(self.solved, is_interrupted=True))
 
 
-def _arena_bytes(back: ReadBack, room_bytes: int, target: Target) -> int | None:
-    """Return the region of a device's arena that has room for two runs of a plan, by a replay.
+def _needed_bytes(back: ReadBack, room_bytes: int, target: Target) -> int | None:
+    """Return the bytes of the pool, or of the region of a device's arena, that two runs need.
 
-    None if `room_bytes` are not enough.
+    None where the memory is neither.
+
+    Args:
+        room_bytes: an arena of so many bytes is tried first.
     """
     graph, order = back.graph, back.order
-    units = {op: i for i, op in enumerate(order)}
-    return least_arena(demands_of(graph, order, units, back.rewritten.like, target), room_bytes)
+    if target.is_arena:
+        units = {op: i for i, op in enumerate(order)}
+        return least_arena(demands_of(graph, order, units, back.rewritten.like, target), room_bytes)
+    return None if target.own_memory else pool_bytes(graph, order, threads=most_threads())
 
 
 def _beside(form: Formulation, solved: Solved, actions: Sequence[Action]) -> Solved:
@@ -214,11 +204,6 @@ def lowered_plan(
         back = read_back(prepared, rewritten, order_target=settings.order_target)
         graph, order = back.graph, back.order
         room_bytes = arena_room(graph, settings.room_bytes, target)
-        needed_bytes, arena_bytes = None, None
-        if target.is_arena:
-            arena_bytes = _arena_bytes(back, room_bytes, target)
-        elif not target.own_memory:
-            needed_bytes = pool_bytes(graph, order, threads=most_threads())
         return Planned(
             prepared=prepared,
             formulation=form,
@@ -232,8 +217,7 @@ def lowered_plan(
             budget_of=settings.budget_of,
             live_room_bytes=settings.room_bytes,
             room_bytes=room_bytes,
-            needed_bytes=needed_bytes,
-            arena_bytes=arena_bytes,
+            needed_bytes=_needed_bytes(back, room_bytes, target),
         )
 
     return lowered_as(read, prepared, form, candidate.actions, order_target=settings.order_target)

@@ -41,12 +41,8 @@ class SolvePolicy:
         judging: share of the time left for a rough plan.
         cut: of its time, that a search must have taken to be ended by it.
         exact: what a plan is thought to need is as a rule as near as this.
-        much_slower: so many times as long as another plan, one that the arena has no room for either is
-            not good enough.
         far: a rough plan farther than that from its bound holds other things than the plan that a
             search finds.
-        slower_with_room: a plan with room in a device's arena may take so many times as long as one
-            without.
         fit_s: for an order that the arena has room for: it is found in less than 0.4 s or not.
         fit_rounds: another order may be pinned by other nodes, whose few bytes lie elsewhere: then it
             is fitted again.
@@ -104,9 +100,7 @@ class SolvePolicy:
     judging: float = 0.02
     cut: float = 0.8
     exact: float = 1.03
-    much_slower: float = 1.1
     far: float = 0.1
-    slower_with_room: float = 1.25
     fit_s: float = 0.6
     fit_rounds: int = 3
     fit_slower: float = 1 + 1e-9

@@ -99,4 +99,4 @@ def is_slow(prepared: Prepared, planned: Planned) -> bool:
     """
     if planned.solved.is_interrupted:
         return False
-    return not planned.has_room or planned.added_us > POLICY.worth * prepared.baseline.time_us
+    return not planned.holds or planned.added_us > POLICY.worth * prepared.baseline.time_us

@@ -112,25 +112,13 @@ class Trials:
             self.put_off.append(replace(trial, added_us=added_us, is_judged=True))
             self._lower(trial, added_us, most, step=trial.step + 1)
 
-    def restore(
-        self, base: BaseOrder | None = None, *, most_us: float | None = None, left: float = 1.0
-    ) -> None:
+    def restore(self, base: BaseOrder | None = None) -> None:
         """Return trials that were put off to the list.
 
         Args:
             base: only in this order; None for all orders.
-            most_us: only trials expected to add less time; None for all.
-            left: see `Trial.expected_us`.
         """
-        chosen = [
-            trial
-            for trial in self.put_off
-            if base in (None, trial.base)
-            and (
-                most_us is None
-                or (trial.added_us is not None and trial.expected_us(left=left) < most_us)
-            )
-        ]
+        chosen = [trial for trial in self.put_off if base in (None, trial.base)]
         self.put_off = [trial for trial in self.put_off if trial not in chosen]
         self.open += chosen
 

@@ -52,13 +52,12 @@ class TrialSearch:
         kept: receives the best plan so far; None if the caller does not want it.
         raced: orders in which a plan may fit, each with the best result so far.
         ahead: works on the next trials while a plan is lowered.
-        accepted: the best plan so far, lowered. `least` is the one with the least peak.
-        passed: the fastest plan that was not lowered because the arena has no room for it.
+        accepted: the best plan so far, lowered; `best` is the same before that. `least` is the one
+            with the least peak.
         lowered: base order of the plan lowered last.
         left: share of the time added by the race's plan that remains after a search.
         longest_s: limit of each search, in seconds.
         late: number of trials begun beyond the deadline.
-        is_cut: the search for the best plan so far ran out of time.
         underrated: factor by which lowered plans needed more arena than estimated: pins take a
             buffer each, which matters among equally small buffers.
         least_held_bytes: estimate of the least budget that holds some lowered plan; None if none
@@ -76,13 +75,12 @@ class TrialSearch:
     patience: Patience
     deadline: float
     accepted: Planned | None = None
-    passed: _Found | None = None
+    best: _Found | None = None
     least: LeastPlan | None = None
     lowered: BaseOrder | None = None
     left: float = 1.0
     longest_s: float = float("inf")
     late: int = 0
-    is_cut: bool = False
     underrated: float = 1.0
     least_held_bytes: int | None = None
     found: dict[BaseOrder, Solved] = field(default_factory=dict)
@@ -117,13 +115,10 @@ class TrialSearch:
                 trials.retry(trial, outcome, is_late=clock.now() > self.deadline)
             elif self.accepted is None:
                 trials.restore(trial.base)
-        if self.accepted is None:
-            return
-        if self.accepted.has_room:
-            if self.is_cut:
-                self._refine(self.accepted)
-        elif self.passed is not None and self._gains(self.passed):
-            self._lower(self.passed)
+        if self.accepted is not None and self.accepted.holds:
+            assert self.best is not None
+            if self.best.is_cut:
+                self._refine(self.best)
 
     def promising(self, count: int) -> tuple[BaseOrder, ...]:
         """Return `count` base orders: that of the plan lowered last, then the best ones of the race."""
@@ -134,33 +129,17 @@ class TrialSearch:
         """Take the most promising trial.
 
         Without an accepted plan, trials that were put off come before orders in which the race
-        found none. With one, trials return that promise a plan quick enough to do without room in
-        the arena, or somewhat quicker if the accepted plan has no room either.
+        found none.
         """
         trials = self.trials
-        if self.accepted is not None:
-            slower = self._most_slower if self.accepted.has_room else POLICY.much_slower
-            accepted_us = self.accepted.time_us + self.accepted.base.pins_us
-            trials.restore(most_us=accepted_us / slower - self._base_us, left=self.left)
-        elif not any(t.added_us is not None for t in trials.open):
+        if self.accepted is None and not any(t.added_us is not None for t in trials.open):
             trials.restore()
         return trials.take(left=self.left, lowest=self._is_pressed)
 
-    def _gains(self, passed: _Found) -> bool:
-        """Tell whether a plan without room is fast enough, next to the accepted one, to be lowered."""
-        assert self.accepted is not None and self.accepted.solved.candidate is not None
-        assert passed.solved.candidate is not None
-        gain_us = self.accepted.solved.candidate.time_us - passed.solved.candidate.time_us
-        return self.patience.is_worth(gain_us, self._base_us)
-
     @property
-    def _most_slower(self) -> float:
-        """The factor by which a plan may be slower if only its arena has room.
-
-        It is infinite if the budget bounds the bytes held, because a plan without room is then no
-        plan.
-        """
-        return float("inf") if self.settings.budget_of == "held" else POLICY.slower_with_room
+    def _must_fit(self) -> bool:
+        """Whether plans must fit into a device's arena, which breaks up."""
+        return self.prepared.target.is_arena and self.settings.budget_of == "held"
 
     @property
     def _is_pressed(self) -> bool:
@@ -188,8 +167,6 @@ class TrialSearch:
             return False
         accepted_us = self.accepted.time_us + self.accepted.base.pins_us
         expected_us = self._base_us + trial.expected_us(left=self.left)
-        if not self.accepted.has_room:
-            return expected_us < self._most_slower * accepted_us
         return self.patience.is_worth(accepted_us - expected_us, self._base_us)
 
     def _judge(self, trial: Trial) -> None:
@@ -204,7 +181,9 @@ class TrialSearch:
         found = self.ahead.judged(trial.base) or judged(task)
         self.raced[trial.base] = found.rough
         need = found.need
-        if need is None:
+        if not self._must_fit:
+            need = 1.0
+        elif need is None:
             need = need_before_planning(self.prepared, trial.base)
         elif self.accepted is None and _is_far(found.rough):
             need = 1.0
@@ -214,7 +193,7 @@ class TrialSearch:
         left_s = max(0.0, self.deadline - clock.now())
         return ToJudge(
             problem=self.forms[base].problem,
-            is_arena=self.prepared.target.is_arena,
+            is_arena=self._must_fit,
             rough=known if (known := self.raced.get(base)) and known.candidate else None,
             time_limit_s=min(self.longest_s, POLICY.judging * left_s),
         )
@@ -334,21 +313,15 @@ class TrialSearch:
             return self._outcome(candidate)
         if self.accepted is None:
             return self._lower(found)
-        if not _could_beat(self.accepted, found, self._most_slower):
+        accepted_us = self.accepted.time_us + self.accepted.base.pins_us
+        if self.accepted.holds and candidate.time_us + found.base.pins_us >= accepted_us:
             return self._outcome(candidate)
-        need = 1.0
-        if self.prepared.target.is_arena:
+        if self._must_fit:
             problem = self.forms[found.base].problem
             need = need_of_plan(problem, candidate, underrated=self.underrated)
-        if (
-            need <= POLICY.mendable
-            or POLICY.slower_with_room * candidate.time_us < self.accepted.time_us
-        ):
-            return self._lower(found)
-        passed = self.passed.solved.candidate if self.passed is not None else None
-        if passed is None or candidate.time_us < passed.time_us:
-            self.passed = found
-        return self._outcome(candidate, need=need)
+            if need > POLICY.mendable:
+                return self._outcome(candidate, need=need)
+        return self._lower(found)
 
     def _outcome(
         self, candidate: Candidate, *, need: float = 1.0, over_bytes: int = 0
@@ -373,47 +346,45 @@ class TrialSearch:
             # pins and whole pages take a few bytes
             self._was_over(settings.budget_bytes + over)
             return self._outcome(candidate, over_bytes=over)
-        if not planned.has_room:
-            self._take(planned, is_cut=found.is_cut)
+        if not planned.holds:
+            self._take(planned, found)
             self.progress("looking for an order that fits the arena")
             fitted, need = fitted_plan(planned, settings, time_limit_s=POLICY.fit_s)
             estimated = need_of_plan(self.forms[found.base].problem, candidate)
             self.underrated = max(self.underrated, need / (POLICY.exact * estimated))
             self._was_over(held_in(planned, settings, need))
             planned = fitted or planned
-        self._take(planned, is_cut=found.is_cut)
+        self._take(planned, found)
         return self._outcome(candidate, need=need)
 
     def _was_over(self, held_bytes: int) -> None:
         """Record an estimate of the budget that would hold a plan."""
         self.least_held_bytes = min(held_bytes, self.least_held_bytes or held_bytes)
 
-    def _take(self, planned: Planned, *, is_cut: bool) -> None:
-        most = self._most_slower
-        if self.accepted is None or planned.is_better(self.accepted, most_slower=most):
-            self.accepted, self.is_cut = planned, is_cut
+    def _take(self, planned: Planned, found: _Found) -> None:
+        if self.accepted is None or planned.is_better(self.accepted):
+            self.accepted, self.best = planned, found
             if self.kept is not None:
                 self.kept[:] = [planned]
 
-    def _refine(self, accepted: Planned) -> None:
+    def _refine(self, best: _Found) -> None:
         """Search on in the time left: the plan may come from a short search at a lower capacity."""
         left_s = self.deadline - clock.now()
-        problem = accepted.formulation.problem
-        candidate = accepted.solved.candidate
+        problem, candidate = best.form.problem, best.solved.candidate
         assert candidate is not None
-        gain_us = candidate.time_us - accepted.solved.bound_us
+        gain_us = candidate.time_us - best.solved.bound_us
         is_worth = self.patience.is_worth(gain_us, problem.base_duration_us)
-        if left_s < 1 or accepted.solved.is_tight or not is_worth:
+        if left_s < 1 or best.solved.is_tight or not is_worth:
             return
         self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
         better = search_for(problem)(
             problem,
             self.settings.search(limit_within(problem, left_s), patience=self.patience),
-            start=accepted.solved,
+            start=best.solved,
             progress=lambda text: self.progress(f"improving: {text}"),
         )
         if better.candidate is not None:
-            self._weigh(_Found(accepted.base, accepted.formulation, better))
+            self._weigh(_Found(best.base, best.form, better))
 
 
 def _is_far(rough: Solved | None) -> bool:
@@ -421,14 +392,3 @@ def _is_far(rough: Solved | None) -> bool:
     if rough is None or rough.candidate is None:
         return False
     return rough.candidate.time_us > (1 + POLICY.far) * rough.bound_us
-
-
-def _could_beat(accepted: Planned, found: _Found, most_slower: float) -> bool:
-    """Tell whether a plan could beat the accepted one.
-
-    Only a faster plan beats one whose arena fits, and a much slower plan beats none.
-    """
-    assert found.solved.candidate is not None
-    time_us = found.solved.candidate.time_us + found.base.pins_us
-    ratio = time_us / (accepted.time_us + accepted.base.pins_us)
-    return ratio < (1.0 if accepted.has_room else most_slower)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from planner.fit.demands import demands_of
-from planner.fit.search import least_arena
+from planner.fit.search import fits_arena, least_arena
 from planner.results.verification import CapCheck
 from planner.runtime.device import client
 from planner.runtime.device.reference import Side
@@ -91,9 +91,9 @@ def _arenas(model: Side, target: Target, budget_bytes: int) -> Iterator[tuple[in
     units = {op: i for i, op in enumerate(model.order)}
     demands = demands_of(model.graph, model.order, units, {}, target)
     least = least_arena(demands, budget_bytes)
-    if least is not None and least < budget_bytes:
+    if least < budget_bytes:
         yield least, budget_bytes
     for more in (0.0, *_MORE):
         cap = budget_bytes + int(more * budget_bytes)
-        if more == _MORE[-1] or least_arena(demands, cap) is not None:
+        if more == _MORE[-1] or fits_arena(demands, cap):
             yield cap, cap
