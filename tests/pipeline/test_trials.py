@@ -161,4 +161,3 @@ def test_what_was_put_off_comes_back_with_the_whole_budget() -> None:
     assert cheapest(trials).base.name == "hopeless"
     trials.restore()
     assert trials.take(left=1.0) is None
-

@@ -94,7 +94,12 @@ class Planned:
         """
         operations = self.graph.operations
         is_shared = any(op.op_type in COPIES for op in operations)
-        if self.needed_bytes is None or is_shared or not has_pool() or self.prepared.target.is_arena:
+        if (
+            self.needed_bytes is None
+            or is_shared
+            or not has_pool()
+            or self.prepared.target.is_arena
+        ):
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
         if any(op.op_type == STORE_TO for op in operations):
