@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,26 +40,8 @@ the machine.
 _STUCK = 512
 """Moves without an improvement, after which a search restarts."""
 
-_UNKNOWN = 1.06
-"""Need that is assumed of units that have no order as wholes."""
-
-
 _ROUGHLY, _EXACTLY = 0.01, 0.004
 """Shares of the arena within which the least one is found."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """The result of a search.
-
-    Attributes:
-        order: units in an order in which two runs fit into the arena; None if none was found.
-        need: arena that the given order needs, as a multiple; a guess if nodes of one unit are
-            apart, and units have no order as wholes.
-    """
-
-    order: tuple[int, ...] | None
-    need: float
 
 
 def fit(
@@ -71,22 +52,21 @@ def fit(
     more_in_use_bytes: int = 0,
     seed: int = 0,
     workers: int | None = None,
-) -> Fit:
+) -> tuple[int, ...] | None:
     """Search for an order of units in which two runs fit into an arena of `cap_bytes`.
+
+    None if none was found, or nodes of one unit are apart.
 
     Args:
         more_in_use_bytes: the excess allowed over the most bytes in use of the given order.
         workers: threads; None for one per core.
     """
     if not demands.are_in_order:  # the replay requires that inputs are made before they are read
-        return Fit(order=None, need=_UNKNOWN)
+        return None
     deadline = clock.now() + time_limit_s
-    plain = np.arange(demands.units, dtype=np.int64)
-    peak = most_in_use(demands, plain)
-    least = max(peak, cap_bytes)
-    need = _least_arena(demands, plain, least, _EXACTLY) / cap_bytes
-    if peak > cap_bytes or clock.now() > deadline:
-        return Fit(order=None, need=need)
+    peak = most_in_use(demands, np.arange(demands.units, dtype=np.int64))
+    if peak > cap_bytes or time_limit_s <= 0:
+        return None
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     limits = ReplayLimits(cap_bytes, in_use_bytes)
     lanes = [_Lane(demands, limits, (seed, number)) for number in range(_LANES)]
@@ -97,7 +77,7 @@ def fit(
             found = next((order for order in orders if order is not None), None)
             if found is not None or clock.now() > deadline:
                 break
-    return Fit(order=found, need=need)
+    return found
 
 
 def need_of(demands: Demands, cap_bytes: int | None = None) -> float:

@@ -20,7 +20,8 @@ class RacePolicy:
         share: share of a whole search's time that the race takes.
         bounds_until, rough_until, first_until: shares of the race at which the bounds, the rough
             plans, and the first round of searches end.
-        greedy_share: share of a rough plan's time for greedy repair; the rest is for the LP.
+        evict_share, greedy_share: shares of a rough plan's time by whose end eviction and greedy
+            repair are due; the rest is for the LP.
         rough_instants: instants of that LP.
         first_orders, last_orders: numbers of orders in the first and in the last round of searches.
         exploded_factor: a greedy plan is given up if it takes this multiple of the base order's
@@ -41,7 +42,8 @@ class RacePolicy:
     bounds_until: float = 0.15
     rough_until: float = 0.45
     first_until: float = 0.7
-    greedy_share: float = 0.5
+    evict_share: float = 0.4
+    greedy_share: float = 0.7
     rough_instants: int = 1
     first_orders: int = 6
     last_orders: int = 3

@@ -23,6 +23,7 @@ from planner.processes.workers import Beside
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
 from planner.search.engines.simple import Greedy
+from planner.search.engines.tight import Evict
 from planner.search.patience import Patience
 from planner.search.program.cutting_loop import bound_at_peak
 from planner.search.state import SearchSettings, new_state
@@ -192,8 +193,9 @@ def _single_kinds(problem: Problem) -> list[Problem]:
 
 
 def rough_plan(problem: Problem, time_limit_s: float, numbers: RacePolicy = POLICY.race) -> Solved:
-    """Repair the base order greedily, and round the LP of a few instants."""
+    """Evict, repair the base order greedily, and round the LP of a few instants."""
     state = new_state(problem, SearchSettings(limit_s=time_limit_s))
+    run_engine(Evict(), state, At(state.began + numbers.evict_share * time_limit_s))
     greedy = Greedy(max_slowdown=numbers.exploded_factor)
     run_engine(greedy, state, At(state.began + numbers.greedy_share * time_limit_s))
     rounding = LpRounding(max_instants=numbers.rough_instants)

@@ -80,7 +80,7 @@ def test_an_order_that_is_found_is_legal_and_fits(proto, seed: int) -> None:
     _, graph = graph_of(proto)
     order = default_order(graph)
     cap = in_use(graph, order)
-    found = fit(demands(graph, order), cap, time_limit_s=0.2, seed=seed, workers=1).order
+    found = fit(demands(graph, order), cap, time_limit_s=0.2, seed=seed, workers=1)
     if found is None:
         return
     assert sorted(found) == list(range(len(order)))
@@ -134,8 +134,7 @@ def test_orders_are_found_where_the_plain_one_does_not_fit() -> None:
     for graph, order, cap in itertools.islice(broken_arenas(), 8):
         broken += 1
         other = fit(demands(graph, order), cap, time_limit_s=60, workers=1)
-        assert other.need >= 1
-        found += other.order is not None
+        found += other is not None
     assert broken >= 5
     assert found >= broken / 3, f"{found} of {broken}"
 
@@ -146,8 +145,8 @@ def test_the_same_order_is_found_on_any_number_of_cores() -> None:
     for graph, order, cap in broken_arenas():
         wanted = demands(graph, order)
         alone, beside = (fit(wanted, cap, time_limit_s=60, workers=count) for count in (1, 3))
-        if None not in (alone.order, beside.order):
-            assert alone.order == beside.order
+        if None not in (alone, beside):
+            assert alone == beside
             compared += 1
         if compared == 5:
             return
@@ -172,4 +171,4 @@ def test_each_event_is_in_one_unit_however_the_nodes_are_shared_out(
         zip(plain.event, plain.subject, strict=True)
     )
     found = fit(shared, in_use(graph, order), time_limit_s=0.05, workers=1)
-    assert found.order is None or shared.are_in_order
+    assert found is None or shared.are_in_order

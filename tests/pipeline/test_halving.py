@@ -184,7 +184,7 @@ def test_what_float16_cannot_hold_fails_by_name_and_bfloat16_holds_it(
         in_half = halved(prepared, frozenset({"scaled"}), prepared.request.levers.cast_saved)
         return plan_with((), in_half, settings, means)
 
-    monkeypatch.setattr("planner.pipeline.answer.optimizing.plan_with", forced)
+    monkeypatch.setattr("planner.pipeline.answer.optimizing.plan_in_rounds", forced)
     monkeypatch.setattr("planner.pipeline.record.assemble.fits_as_it_is", lambda *_: False)
     with pytest.raises(VerificationError, match=r"'scaled' reaches .* use --cast-saved bf16"):
         planned(path, "100%", tmp_path, cast_saved="fp16", **ALONE)

@@ -19,9 +19,9 @@ from planner.pipeline.answer.budgets.slowdown import plan_within
 from planner.pipeline.answer.original_ahead import OriginalAhead
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
-from planner.pipeline.levers.choose import plan_with
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.lever import Means
+from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.levers.table import check_levers, levers_for, may_quicken
 from planner.pipeline.levers.whole_step import WholeStep
 from planner.pipeline.prepare.copies import choose_copies
@@ -188,7 +188,7 @@ class OptimizeJob:
                 binds = "slowdown"
             else:
                 levers, prepared = levers_for(prepared)
-                planned = plan_with(levers, prepared, settings, self._means(helper))
+                planned = plan_in_rounds(levers, prepared, settings, self._means(helper))
                 binds = self._binds(planned, settings)
             if preview is not None:
                 preview.begin(settings, planned)

@@ -52,6 +52,9 @@ class LeverPolicy:
         most_rounds: rounds of splitting, each on the graph that the round before left.
         times_unfused: a group of operations is fused unless its node takes more than this many times
             as long as they do, as measured.
+        first_round_s, round_op_s: seconds of the first round of searches, and at least for each
+            operation; each further round is `longer` times as long.
+        round_chance: share of the gap to the bound that a further round is expected to close.
         times_peak: the most that one run on the whole batch may hold, as a multiple of its live
             peak, in the arena and in kept results.
     """
@@ -70,6 +73,10 @@ class LeverPolicy:
     most_nodes: int = 6000
     most_rounds: int = 4
     times_unfused: float = 1.05
+    first_round_s: float = 0.6
+    round_op_s: float = 4e-4
+    longer: float = 3.0
+    round_chance: float = 0.1
     times_peak: int = 3
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from planner import clock
 from planner.fit.demands import demands_of, demands_of_plan, units_of
-from planner.fit.search import Fit, fit, need_of
+from planner.fit.search import fit, need_of
 from planner.graph.schedule import with_folded
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.orders import BaseOrder, Settings
@@ -37,18 +37,15 @@ def fitted_plan(
         TakenError: as for `lowered_plan`.
     """
     deadline = clock.now() + time_limit_s
-    need = 0.0
-    if not planned.prepared.target.is_arena:
-        return None, (planned.needed_bytes or 0) / max(1, planned.room_bytes)
-    if planned.is_ordered:
-        return None, _fit(planned, settings, 0.0, 0).need
+    need = (planned.needed_bytes or 0) / max(1, planned.room_bytes)
+    if planned.is_ordered or not planned.prepared.target.is_arena:
+        return None, need
     for turn in range(POLICY.fit_rounds):
-        found = _fit(planned, settings, deadline - clock.now(), turn)
-        need = need or found.need
-        if found.order is None:
+        order = _fitting_order(planned, settings, deadline - clock.now(), turn)
+        if order is None:
             break
         capacity = planned.formulation.problem.capacity_bytes
-        moved = in_order(planned, settings, found.order, most_bytes=capacity)
+        moved = in_order(planned, settings, order, most_bytes=capacity)
         if moved is None:
             break
         planned = moved
@@ -124,7 +121,9 @@ def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
     return need_of(demands_of(graph, order, units, {}, prepared.target))
 
 
-def _fit(planned: Planned, settings: Settings, time_limit_s: float, seed: int) -> Fit:
+def _fitting_order(
+    planned: Planned, settings: Settings, time_limit_s: float, seed: int
+) -> tuple[int, ...] | None:
     assert planned.solved.candidate is not None
     graph, rewritten = planned.graph, planned.rewritten
     units = units_of(graph, planned.order, rewritten.action_nodes)

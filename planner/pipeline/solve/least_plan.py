@@ -204,11 +204,7 @@ def _infeasible(
     is_open = is_late and bound <= settings.budget_bytes
     kind = TimeLimitError if is_open else InfeasibleBudgetError
     as_held = _AS_HELD if settings.budget_of == "held" else ""
-    what = (
-        f"within {settings.time_limit_s:.3g} s no plan was found that fits"
-        if is_open
-        else "no plan fits"
-    )
+    what = "within the time limit no plan was found that fits" if is_open else "no plan fits"
     return kind(
         f"{what} {format_both(settings.budget_bytes)}: the least peak found is "
         f"{format_budget(found)}{as_held}, and no plan in any order can be below {format_bytes(bound)}"

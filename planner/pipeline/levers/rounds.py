@@ -1,0 +1,89 @@
+"""Searches in rounds, each longer than the one before: more time never leads to a worse plan.
+
+A search shares its time limit out from its beginning, so that one with more time makes other choices,
+and may end with a worse plan. The rounds are the same for every limit, which only says how many of
+them there are, and the best of their plans is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planner import clock
+from planner.errors import InfeasibleBudgetError
+from planner.pipeline.levers.choose import plan_with
+from planner.pipeline.levers.lever import Lever, Means
+from planner.pipeline.levers.policy import POLICY
+from planner.pipeline.prepare.prepared import Prepared
+from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.policy import POLICY as SOLVING
+from planner.runtime.optimizers.fusion_pins import TakenError
+
+
+def plan_in_rounds(
+    levers: Sequence[Lever], prepared: Prepared, settings: Settings, means: Means
+) -> Planned:
+    """Return the fastest plan of a model within the budget that any round of searches finds.
+
+    No round begins that would end beyond the time limit, or that promises too little.
+
+    Raises:
+        InfeasibleBudgetError: no round finds a plan.
+        TakenError: as for `plan_with`.
+        KeyboardInterrupt: on Ctrl-C, unless it is kept, or there is no plan yet.
+    """
+    best: Planned | None = None
+    error: InfeasibleBudgetError | TakenError | None = None
+    for limit_s in _limits(prepared, settings):
+        if best is not None and not _is_worth(best, limit_s):
+            break
+        try:
+            made = plan_with(levers, prepared, replace(settings, time_limit_s=limit_s), means)
+        except (InfeasibleBudgetError, TakenError) as found:
+            error = _least(found, error)
+            if (
+                isinstance(found, InfeasibleBudgetError)
+                and found.bound_bytes > settings.budget_bytes
+            ):
+                break  # it is proved
+            continue
+        except KeyboardInterrupt:
+            if best is None or not means.keep_on_interrupt:
+                raise
+            return best.interrupted()
+        best = made if best is None or made.is_better(best) else best
+        if made.solved.is_interrupted:
+            return best.interrupted()
+    if best is not None:
+        return best
+    assert error is not None
+    raise error
+
+
+def _limits(prepared: Prepared, settings: Settings) -> Iterator[float]:
+    """Yield the time limit of each round, as long as it is within the whole limit."""
+    began, whole_s = clock.now(), settings.time_limit_s
+    limit_s = max(POLICY.first_round_s, POLICY.round_op_s * len(prepared.graph.operations))
+    yield min(limit_s, whole_s)
+    while clock.now() - began + (limit_s := POLICY.longer * limit_s) <= whole_s:
+        yield limit_s
+
+
+def _is_worth(best: Planned, limit_s: float) -> bool:
+    """Tell whether another round is worth the wait."""
+    gap_us = best.time_us - best.solved.bound_us
+    worth_s = POLICY.round_chance * gap_us / max(1e-9, SOLVING.worth_per_s * best.solved.bound_us)
+    return not best.solved.is_tight and limit_s <= worth_s
+
+
+def _least(
+    found: InfeasibleBudgetError | TakenError, known: InfeasibleBudgetError | TakenError | None
+) -> InfeasibleBudgetError | TakenError:
+    """Return the error that names the least peak."""
+    if not isinstance(known, InfeasibleBudgetError):
+        return found
+    if not isinstance(found, InfeasibleBudgetError):
+        return known
+    return min(found, known, key=lambda error: error.least_peak_bytes)
