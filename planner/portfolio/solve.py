@@ -6,7 +6,7 @@ tried even when time is out: a stall of the machine must not be the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from planner import clock
@@ -14,10 +14,10 @@ from planner.bound.unmaking import unmaking_bound
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.table import POLICY, Policy
-from planner.search.engine import run_engine
+from planner.search.engine import Engine, run_engine
 from planner.search.patience import NotWorthTheWait
 from planner.search.state import NearBound, SearchSettings, SearchState, WhenSettled, new_state
-from planner.search.stop import At, First, after
+from planner.search.stop import At, First, Stop, after
 
 Progress = Callable[[str], None]
 
@@ -59,40 +59,46 @@ def solve(
     for known in (start, larger):
         if known is not None:
             _resume(state, known)
+    limit_s = settings.limit_s
+    near = NearBound(state, max(policy.near_s, policy.near_share * limit_s))
+    whole = First((At(state.began + limit_s), WhenSettled(state), near))
     try:
-        _search(state, policy)
-    except KeyboardInterrupt:
-        if not settings.keep_on_interrupt or state.best is None:
+        for engine, stop in _turns(state, policy, whole):
+            run_engine(engine, state, stop)
+        if state.intervals is not None:
+            state.intervals.wait(state, _stop(state, whole))
+    except BaseException as error:
+        if state.intervals is not None:
+            state.intervals.stop()
+        is_kept = settings.keep_on_interrupt and state.best is not None
+        if not (is_kept and isinstance(error, KeyboardInterrupt)):
             raise
         return replace(solved_of(state), is_interrupted=True)
+    if state.intervals is not None:
+        state.intervals.join()
+        state.intervals.give(state, whole)
     return solved_of(state)
 
 
-def _search(state: SearchState, policy: Policy) -> None:
-    """Run turn after turn; wait at the end for the programs that run beside them."""
-    limit_s, patience = state.settings.limit_s, state.settings.patience
-    near = NearBound(state, max(policy.near_s, policy.near_share * limit_s))
-    whole = stop = First((At(state.began + limit_s), WhenSettled(state), near))
-    try:
-        for turn in policy.turns(state.problem, thorough=state.settings.thorough):
-            if state.is_settled or not policy.is_due(turn, state):
-                continue
-            if patience is not None:
-                stop = First((whole, NotWorthTheWait(state, patience, clock.now())))
-            until = At(state.began + policy.until(turn, state.problem) * limit_s)
-            if turn.even_late and state.best is None and until.left_s < policy.late_s:
-                run_engine(turn.engine, state, after(policy.late_s))
-            elif stop.left_s > 0:
-                run_engine(turn.engine, state, First((until, stop)))
-        if state.intervals is not None:
-            state.intervals.wait(state, stop)
-    except BaseException:
-        if state.intervals is not None:
-            state.intervals.stop()
-        raise
-    if state.intervals is not None:
-        state.intervals.join()
-        state.intervals.give(state, stop)
+def _turns(state: SearchState, policy: Policy, whole: Stop) -> Iterator[tuple[Engine, Stop]]:
+    """Yield the engines whose turn is due, each with the end of its turn."""
+    for turn in policy.turns(state.problem, thorough=state.settings.thorough):
+        if state.is_settled or not policy.is_due(turn, state):
+            continue
+        stop = _stop(state, whole)
+        until = At(state.began + policy.until(turn, state.problem) * state.settings.limit_s)
+        if turn.even_late and state.best is None and until.left_s < policy.late_s:
+            yield turn.engine, after(policy.late_s)
+        elif stop.left_s > 0:
+            yield turn.engine, First((until, stop))
+
+
+def _stop(state: SearchState, whole: Stop) -> Stop:
+    """Return the end of the search, or of the wait that is worth it from now on."""
+    patience = state.settings.patience
+    if patience is None:
+        return whole
+    return First((whole, NotWorthTheWait(state, patience, clock.now())))
 
 
 def _resume(state: SearchState, start: Solved) -> None:

@@ -1,0 +1,193 @@
+"""Rounds of searches: what a longer time limit changes, and what ends them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner
+from models import zoo
+from planner import clock
+from planner.errors import InfeasibleBudgetError
+from planner.pipeline.levers import rounds
+from planner.pipeline.levers.lever import Means
+from planner.pipeline.levers.rounds import plan_in_rounds
+from planner.pipeline.prepare.prepared import Prepared, prepare
+from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planning import make_plan
+from planner.request import Costs, Limits, Request
+
+ZOO = Path(zoo.__file__).parent
+CARD = {"device": "cuda", "hardware": "rtx-4090"}
+LIMITS_S = (1.0, 2.0, 3.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "options"),
+    [("gpt", "45%", {}), ("mlp_adamw", "80%", {}), ("mlp_adamw", "50%", CARD)],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
+)
+def test_more_time_never_leads_to_a_worse_plan(
+    name: str, budget: str, options: dict[str, Any]
+) -> None:
+    def time_us(limit_s: float) -> float:
+        done = planner.optimize(
+            ZOO / f"{name}.onnx",
+            budget=budget,
+            time_limit_s=limit_s,
+            reproducible=True,
+            dry_run=True,
+            **options,
+        )
+        return done.plan.planned.time_us
+
+    times = [time_us(limit_s) for limit_s in LIMITS_S]
+    # equal plans add the same durations up in another order
+    assert all(more <= (1 + 1e-12) * less for less, more in itertools.pairwise(times))
+
+
+@pytest.fixture(scope="module")
+def tight() -> tuple[Prepared, Settings, Planned]:
+    """A model, with a plan of it."""
+    request = Request(
+        model=ZOO / "mlp_adamw.onnx",
+        budget="82%",
+        costs=Costs(calibrate="never"),
+        limits=Limits(time_limit_s=1.0, workers=1),
+    )
+    prepared = prepare(request)
+    settings = settings_of(prepared)
+    return prepared, settings, make_plan(prepared, settings, lambda _: None)
+
+
+Round = Callable[[int, Settings], Planned]
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    tight: tuple[Prepared, Settings, Planned],
+    a_round: Round,
+    *,
+    limit_s: float,
+    keep: bool = False,
+) -> tuple[Planned, list[float]]:
+    """Plan in rounds that `a_round` makes, by their number; return the plan and the rounds' limits."""
+    prepared, settings, _ = tight
+    begun: list[float] = []
+
+    def plan_with(_: object, __: object, given: Settings, ___: object) -> Planned:
+        begun.append(given.time_limit_s)
+        clock.spend(given.time_limit_s)
+        return a_round(len(begun), given)
+
+    monkeypatch.setattr(rounds, "plan_with", plan_with)
+    with clock.counting():
+        found = plan_in_rounds(
+            (), prepared, replace(settings, time_limit_s=limit_s), Means(keep_on_interrupt=keep)
+        )
+    return found, begun
+
+
+def slower(planned: Planned, factor: float) -> Planned:
+    """The same plan, said to take so many times as long, far from its bound."""
+    candidate = planned.solved.candidate
+    assert candidate is not None
+    replay = replace(candidate.replay, time_us=factor * candidate.replay.time_us)
+    solved = replace(
+        planned.solved,
+        candidate=replace(candidate, replay=replay),
+        bound_us=0.5 * candidate.time_us,
+    )
+    return replace(planned, solved=solved)
+
+
+def test_the_rounds_of_a_short_limit_are_the_first_ones_of_a_longer_limit(monkeypatch, tight):
+    plan = tight[2]
+    found = {
+        limit_s: run(monkeypatch, tight, lambda *_: slower(plan, 2.0), limit_s=limit_s)[1]
+        for limit_s in (1.0, 5.0, 20.0, 200.0)
+    }
+    longest = found[200.0]
+    assert len(longest) > 4
+    for limit_s, begun in found.items():
+        assert begun == longest[: len(begun)] and sum(begun) <= limit_s
+    assert [len(begun) for begun in found.values()] == sorted({len(b) for b in found.values()})
+
+
+def test_the_best_of_all_rounds_is_taken(monkeypatch, tight):
+    plan = tight[2]
+    factors = {1: 3.0, 2: 2.0, 3: 2.5}
+    found, begun = run(
+        monkeypatch, tight, lambda number, _: slower(plan, factors[number]), limit_s=10.0
+    )
+    assert len(begun) == 3
+    assert found.time_us == pytest.approx(2.0 * plan.time_us)
+
+
+def test_a_plan_that_is_proved_best_ends_the_rounds(monkeypatch, tight):
+    plan = tight[2]
+    best = replace(plan, solved=replace(plan.solved, bound_us=plan.time_us))
+    assert len(run(monkeypatch, tight, lambda *_: best, limit_s=200.0)[1]) == 1
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_interrupt_keeps_the_best_plan_of_earlier_rounds(monkeypatch, tight, keep):
+    plan = tight[2]
+
+    def interrupted(number: int, _: Settings) -> Planned:
+        if number == 2:
+            raise KeyboardInterrupt
+        return slower(plan, 2.0)
+
+    if not keep:
+        with pytest.raises(KeyboardInterrupt):
+            run(monkeypatch, tight, interrupted, limit_s=200.0)
+        return
+    found, begun = run(monkeypatch, tight, interrupted, limit_s=200.0, keep=True)
+    assert len(begun) == 2 and found.solved.is_interrupted
+
+
+def test_what_an_interrupted_round_found_is_kept_if_it_is_better(monkeypatch, tight):
+    plan = tight[2]
+
+    def interrupted(number: int, _: Settings) -> Planned:
+        return slower(plan, 2.0) if number == 1 else slower(plan, 1.5).interrupted()
+
+    found, begun = run(monkeypatch, tight, interrupted, limit_s=200.0, keep=True)
+    assert len(begun) == 2 and found.solved.is_interrupted
+    assert found.time_us == pytest.approx(1.5 * plan.time_us)
+
+
+@pytest.mark.parametrize(("bound", "rounds_run"), [(0, 3), (1 << 62, 1)])
+def test_the_error_names_the_least_peak_of_all_rounds_until_it_is_proved(
+    monkeypatch, tight, bound, rounds_run
+):
+    numbers: list[int] = []
+
+    def refused(number: int, _: Settings) -> Planned:
+        numbers.append(number)
+        least = {1: 30, 2: 10, 3: 20}[number]
+        raise InfeasibleBudgetError("no", least_peak_bytes=least, bound_bytes=bound)
+
+    with pytest.raises(InfeasibleBudgetError) as error:
+        run(monkeypatch, tight, refused, limit_s=10.0)
+    assert len(numbers) == rounds_run
+    assert error.value.least_peak_bytes == (10 if rounds_run == 3 else 30)
+
+
+def test_a_refusal_of_a_short_round_is_forgotten_once_there_is_a_plan(monkeypatch, tight):
+    plan = tight[2]
+
+    def late(number: int, _: Settings) -> Planned:
+        if number != 2:
+            raise InfeasibleBudgetError("no", least_peak_bytes=1)
+        return slower(plan, 2.0)
+
+    found, begun = run(monkeypatch, tight, late, limit_s=10.0)
+    assert len(begun) == 3 and found.time_us == pytest.approx(2.0 * plan.time_us)
