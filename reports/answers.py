@@ -187,7 +187,7 @@ def _quality(rows: Sequence[Row]) -> list[str]:
         "",
         "Predicted step over the model's own, of plans with recompute and order alone (on a card: with "
         "residence and copies, too), by the time limit. Limits count work, in about the seconds of one "
-        "core (`--reproducible`): the table does not depend on the machine. On the V100 the budget bounds "
+        "core (`--reproducible`): the table does not depend on the machine. On the V100 budgets bound "
         "live bytes, as in [literature.md](literature.md).",
         "",
         f"After 5 s, {len(near)} of {len(rows)} plans are within 5% of the best that was found. In "
