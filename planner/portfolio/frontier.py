@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from planner.plan.candidate import Candidate
 from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
-from planner.portfolio.race import Raced, solve_orders
+from planner.portfolio.orders import Raced, solve_orders
 from planner.portfolio.table import POLICY, Policy
 from planner.search.patience import begin
 from planner.search.state import SearchSettings

@@ -21,7 +21,7 @@ from planner.pipeline.solve.quick import quickest
 from planner.plan.points import Point, PointPlan, Written, monotone, with_views
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import FrontierSearch, point_plan
-from planner.portfolio.race import Raced
+from planner.portfolio.orders import Raced
 from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
 from planner.search.patience import begin

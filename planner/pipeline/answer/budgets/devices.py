@@ -24,7 +24,7 @@ from planner.pipeline.solve.orders import (
     least_found_peak,
     least_possible_peak,
 )
-from planner.portfolio.race import Raced
+from planner.portfolio.orders import Raced
 from planner.portfolio.table import POLICY
 from planner.report.document.fit import HOWS, How, LeastPeaks, WayRow
 from planner.request import Request

@@ -18,7 +18,8 @@ from planner.errors import UsageError
 from planner.pipeline.answer.budgets.frontier import FrontierWay
 from planner.pipeline.prepare.prepared import Progress
 from planner.portfolio.frontier import FrontierSearch
-from planner.portfolio.race import Raced, race
+from planner.portfolio.orders import Raced
+from planner.portfolio.race import race
 from planner.processes.workers import workers
 from planner.results import Frontier, Largest
 from planner.units import format_bytes
