@@ -37,11 +37,11 @@ _TITLES = {
 def page(rows: Mapping[str, Row], device: str) -> str:
     """Return the report."""
     first = next(iter(rows.values()))
-    versions = first["versions"]
+    torch = " and ".join(dict.fromkeys(row["versions"]["torch"] for row in rows.values()))
     text = [
         "# planner beside PyTorch",
         "",
-        f"PyTorch {versions['torch']}, onnxruntime {versions['onnxruntime']}, {first['machine']}; "
+        f"PyTorch {torch}, onnxruntime {first['versions']['onnxruntime']}, {first['machine']}; "
         f"written by `python -m reports.peers{'' if device == 'cpu' else ' --device ' + device}`.",
         "",
         prose.line(prose.WHY),
@@ -184,7 +184,8 @@ def _network(row: Row) -> list[str]:
     eager = found[EAGER]
     double = eager["float64"]
     lines = [
-        f"{row['export']['nodes']:,} nodes exported; {row['threads']} threads, "
+        f"PyTorch {row['versions']['torch']}; {row['export']['nodes']:,} nodes exported; "
+        f"{row['threads']} threads, "
         f"{len(row['times_us'][EAGER])} rounds; eager's least step "
         f"{min(row['times_us'][EAGER]) / 1e6:.2f} s. Eager beside float64: loss "
         f"{double['loss']:.0e}, gradients {double['gradients']:.0e}, worst {double['worst']:.0e}.",
