@@ -269,7 +269,7 @@ def test_a_plan_with_it_is_verified_and_made_again(step: Path, tmp_path: Path):
         output=tmp_path / "planned.onnx",
         plan_path=tmp_path / "plan.json",
         fuse="auto",
-        calibrate=True,
+        calibrate=False,
         time_limit_s=1.0,
         workers=1,
     )
