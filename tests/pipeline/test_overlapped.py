@@ -232,10 +232,10 @@ def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
 def test_a_search_goes_on_from_a_plan_whose_loads_begin_early(budget, monkeypatch):
     """Lowering moves loads ahead of the operations; a search begins from the plan before that."""
     refined = []
-    refine = trying.TrialSearch._refine
+    refine = trying.TrialSearch.refine
     monkeypatch.setattr(trying, "POLICY", replace(trying.POLICY, cut=0.0))
     monkeypatch.setattr(
-        trying.TrialSearch, "_refine", lambda *found: (refined.append(found), refine(*found))
+        trying.TrialSearch, "refine", lambda *found: (refined.append(found), refine(*found))
     )
     done = planner.optimize(
         ZOO / "mlp_adamw.onnx",

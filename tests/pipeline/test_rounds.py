@@ -20,7 +20,7 @@ from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve.planned import Planned
-from planner.pipeline.solve.planning import make_plan
+from planner.pipeline.solve.planning import make_plan, refined
 from planner.request import Costs, Limits, Request
 
 ZOO = Path(zoo.__file__).parent
@@ -76,10 +76,19 @@ def run(
     *,
     limit_s: float,
     keep: bool = False,
+    going_on: Callable[[Planned], Planned] = lambda planned: planned,
 ) -> tuple[Planned, list[float]]:
-    """Plan in rounds that `a_round` makes, by their number; return the plan and the rounds' limits."""
+    """Plan in rounds that `a_round` makes, by their number; return the plan and the rounds' limits.
+
+    `going_on` makes what a search finds that goes on from a plan.
+    """
     prepared, settings, _ = tight
     begun: list[float] = []
+
+    def refined(planned: Planned, given: Settings, _: object) -> Planned:
+        assert given.time_limit_s == begun[-1] and len(begun) > 1
+        clock.spend(given.time_limit_s)
+        return going_on(planned)
 
     def plan_with(_: object, __: object, given: Settings, ___: object) -> Planned:
         begun.append(given.time_limit_s)
@@ -87,6 +96,7 @@ def run(
         return a_round(len(begun), given)
 
     monkeypatch.setattr(rounds, "plan_with", plan_with)
+    monkeypatch.setattr(rounds, "refined", refined)
     with clock.counting():
         found = plan_in_rounds(
             (), prepared, replace(settings, time_limit_s=limit_s), Means(keep_on_interrupt=keep)
@@ -111,9 +121,9 @@ def test_the_rounds_of_a_short_limit_are_the_first_ones_of_a_longer_limit(monkey
     plan = tight[2]
     found = {
         limit_s: run(monkeypatch, tight, lambda *_: slower(plan, 2.0), limit_s=limit_s)[1]
-        for limit_s in (1.0, 5.0, 20.0, 200.0)
+        for limit_s in (1.0, 5.0, 20.0, 600.0)
     }
-    longest = found[200.0]
+    longest = found[600.0]
     assert len(longest) > 4
     for limit_s, begun in found.items():
         assert begun == longest[: len(begun)] and sum(begun) <= limit_s
@@ -124,7 +134,7 @@ def test_the_best_of_all_rounds_is_taken(monkeypatch, tight):
     plan = tight[2]
     factors = {1: 3.0, 2: 2.0, 3: 2.5}
     found, begun = run(
-        monkeypatch, tight, lambda number, _: slower(plan, factors[number]), limit_s=10.0
+        monkeypatch, tight, lambda number, _: slower(plan, factors[number]), limit_s=15.0
     )
     assert len(begun) == 3
     assert found.time_us == pytest.approx(2.0 * plan.time_us)
@@ -176,7 +186,7 @@ def test_the_error_names_the_least_peak_of_all_rounds_until_it_is_proved(
         raise InfeasibleBudgetError("no", least_peak_bytes=least, bound_bytes=bound)
 
     with pytest.raises(InfeasibleBudgetError) as error:
-        run(monkeypatch, tight, refused, limit_s=10.0)
+        run(monkeypatch, tight, refused, limit_s=10.0)  # nothing to go on from
     assert len(numbers) == rounds_run
     assert error.value.least_peak_bytes == (10 if rounds_run == 3 else 30)
 
@@ -189,5 +199,44 @@ def test_a_refusal_of_a_short_round_is_forgotten_once_there_is_a_plan(monkeypatc
             raise InfeasibleBudgetError("no", least_peak_bytes=1)
         return slower(plan, 2.0)
 
-    found, begun = run(monkeypatch, tight, late, limit_s=10.0)
+    found, begun = run(monkeypatch, tight, late, limit_s=15.0)
     assert len(begun) == 3 and found.time_us == pytest.approx(2.0 * plan.time_us)
+
+
+def test_what_a_search_finds_that_goes_on_is_taken_if_it_is_better(monkeypatch, tight):
+    plan = tight[2]
+    for factor, taken in ((1.5, 1.5), (3.0, 2.0)):
+        found, _ = run(
+            monkeypatch,
+            tight,
+            lambda *_: slower(plan, 2.0),
+            limit_s=5.0,
+            going_on=lambda _, factor=factor: slower(plan, factor),
+        )
+        assert found.time_us == pytest.approx(taken * plan.time_us)
+
+
+def test_no_search_goes_on_where_the_host_budget_may_bind(monkeypatch, tight):
+    prepared, settings, plan = tight
+    levers = replace(prepared.request.levers, host_budget="1GB")
+    bounded = replace(prepared, request=replace(prepared.request, levers=levers))
+
+    def never(_: Planned) -> Planned:
+        raise AssertionError
+
+    _, begun = run(
+        monkeypatch,
+        (bounded, settings, plan),
+        lambda *_: slower(plan, 2.0),
+        limit_s=20.0,
+        going_on=never,
+    )
+    assert len(begun) > 2
+
+
+def test_a_plan_that_a_search_goes_on_from_gets_no_worse_and_holds(tight):
+    prepared, settings, plan = tight
+    with clock.counting():
+        found = refined(plan, replace(settings, time_limit_s=3.0), lambda _: None)
+    assert found.holds and not found.over_bytes
+    assert found.prepared is prepared and not plan.is_better(found)

@@ -2,7 +2,8 @@
 
 A search shares its time limit out from its beginning, so that one with more time makes other choices,
 and may end with a worse plan. The rounds are the same for every limit, which only says how many of
-them there are, and the best of their plans is taken.
+them there are, and the best of their plans is taken. From the second round on, each is followed by a
+search of the same length that goes on from the best plan so far.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from dataclasses import replace
 from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.levers.choose import plan_with
+from planner.pipeline.levers.host.host_budget import host_budget_of
 from planner.pipeline.levers.lever import Lever, Means
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planning import refined
 from planner.pipeline.solve.policy import POLICY as SOLVING
 from planner.runtime.optimizers.fusion_pins import TakenError
 
@@ -36,11 +39,17 @@ def plan_in_rounds(
     """
     best: Planned | None = None
     error: InfeasibleBudgetError | TakenError | None = None
-    for limit_s in _limits(prepared, settings):
+    for limit_s, begins_again in _limits(prepared, settings):
         if best is not None and not _is_worth(best, limit_s):
             break
+        limited = replace(settings, time_limit_s=limit_s)
         try:
-            made = plan_with(levers, prepared, replace(settings, time_limit_s=limit_s), means)
+            if begins_again:
+                made = plan_with(levers, prepared, limited, means)
+            elif best is not None and host_budget_of(prepared) is None:
+                made = refined(best, limited, means.progress)
+            else:
+                continue
         except (InfeasibleBudgetError, TakenError) as found:
             error = _least(found, error)
             if (
@@ -62,13 +71,17 @@ def plan_in_rounds(
     raise error
 
 
-def _limits(prepared: Prepared, settings: Settings) -> Iterator[float]:
-    """Yield the time limit of each round, as long as it is within the whole limit."""
+def _limits(prepared: Prepared, settings: Settings) -> Iterator[tuple[float, bool]]:
+    """Yield the time limit of each search, and whether it begins again, while time is left for it."""
     began, whole_s = clock.now(), settings.time_limit_s
     limit_s = max(POLICY.first_round_s, POLICY.round_op_s * len(prepared.graph.operations))
-    yield min(limit_s, whole_s)
-    while clock.now() - began + (limit_s := POLICY.longer * limit_s) <= whole_s:
-        yield limit_s
+    yield min(limit_s, whole_s), True
+    while True:
+        limit_s *= POLICY.longer
+        for begins_again in (True, False):
+            if clock.now() - began + limit_s > whole_s:
+                return
+            yield limit_s, begins_again
 
 
 def _is_worth(best: Planned, limit_s: float) -> bool:

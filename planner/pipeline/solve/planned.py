@@ -45,6 +45,8 @@ class Planned:
         room_bytes: the part of that for transient bytes, in the pool or in ONNX Runtime's arena.
         needed_bytes: size of the pool that it needs or, where a device's memory is ONNX Runtime's
             arena, of the region; None on a device whose memory is neither.
+        searched: the solution as a search found it. That of a plan whose copies run beside the
+            operations has waits, and loads that begin early, in `solved`.
     """
 
     prepared: Prepared
@@ -60,6 +62,7 @@ class Planned:
     live_room_bytes: int
     room_bytes: int
     needed_bytes: int | None
+    searched: Solved
 
     @property
     def holds(self) -> bool:
@@ -198,7 +201,7 @@ def lowered_plan(
         TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
     """
     assert solved.candidate is not None
-    target = prepared.target
+    target, searched = prepared.target, solved
     if form.problem.overlap:
         form = with_paging(form, prepared.graph)
         solved = _beside(form, solved, solved.candidate.actions)
@@ -223,6 +226,7 @@ def lowered_plan(
             live_room_bytes=settings.room_bytes,
             room_bytes=room_bytes,
             needed_bytes=_needed_bytes(back, room_bytes, target),
+            searched=searched,
         )
 
     return lowered_as(read, prepared, form, candidate.actions, order_target=settings.order_target)

@@ -12,6 +12,7 @@ live bytes, a plan without room in the arena is accepted, and its assumptions sa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from planner import clock
@@ -97,6 +98,32 @@ def make_plan(
             settings = _for_the_rest(settings, deadline)
         finally:
             ahead.end()
+
+
+def refined(planned: Planned, settings: Settings, progress: Progress) -> Planned:
+    """Search on from a plan, in its base order and for its model; return the better plan.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C.
+    """
+    base, began = planned.base, clock.now()
+    whole = formulate_in(planned.prepared, base.order, settings, settings.budget_bytes)
+    search = TrialSearch(
+        prepared=planned.prepared,
+        settings=settings,
+        progress=progress,
+        forms={base: whole},
+        raced={base: planned.searched},
+        kept=None,
+        ahead=WorkingAhead(None),
+        patience=Patience(since=began, per_s=POLICY.worth_per_s),
+        deadline=began + settings.time_limit_s,
+        accepted=planned,
+    )
+    with suppress(TakenError):
+        search.refine()
+    assert search.accepted is not None
+    return search.accepted
 
 
 @dataclass(slots=True)

@@ -52,12 +52,12 @@ class TrialSearch:
         kept: receives the best plan so far; None if the caller does not want it.
         raced: orders in which a plan may fit, each with the best result so far.
         ahead: works on the next trials while a plan is lowered.
-        accepted: the best plan so far, lowered; `best` is the same before that. `least` is the one
-            with the least peak.
+        accepted: the best plan so far, lowered. `least` is the one with the least peak.
         lowered: base order of the plan lowered last.
         left: share of the time added by the race's plan that remains after a search.
         longest_s: limit of each search, in seconds.
         late: number of trials begun beyond the deadline.
+        is_cut: the search for the best plan so far ran out of time.
         underrated: factor by which lowered plans needed more arena than estimated: pins take a
             buffer each, which matters among equally small buffers.
         least_held_bytes: estimate of the least budget that holds some lowered plan; None if none
@@ -75,12 +75,12 @@ class TrialSearch:
     patience: Patience
     deadline: float
     accepted: Planned | None = None
-    best: _Found | None = None
     least: LeastPlan | None = None
     lowered: BaseOrder | None = None
     left: float = 1.0
     longest_s: float = float("inf")
     late: int = 0
+    is_cut: bool = False
     underrated: float = 1.0
     least_held_bytes: int | None = None
     found: dict[BaseOrder, Solved] = field(default_factory=dict)
@@ -115,10 +115,8 @@ class TrialSearch:
                 trials.retry(trial, outcome, is_late=clock.now() > self.deadline)
             elif self.accepted is None:
                 trials.restore(trial.base)
-        if self.accepted is not None and self.accepted.holds:
-            assert self.best is not None
-            if self.best.is_cut:
-                self._refine(self.best)
+        if self.is_cut:
+            self.refine()
 
     def promising(self, count: int) -> tuple[BaseOrder, ...]:
         """Return `count` base orders: that of the plan lowered last, then the best ones of the race."""
@@ -363,28 +361,33 @@ class TrialSearch:
 
     def _take(self, planned: Planned, found: _Found) -> None:
         if self.accepted is None or planned.is_better(self.accepted):
-            self.accepted, self.best = planned, found
+            self.accepted, self.is_cut = planned, found.is_cut
             if self.kept is not None:
                 self.kept[:] = [planned]
 
-    def _refine(self, best: _Found) -> None:
-        """Search on in the time left: the plan may come from a short search at a lower capacity."""
-        left_s = self.deadline - clock.now()
-        problem, candidate = best.form.problem, best.solved.candidate
-        assert candidate is not None
-        gain_us = candidate.time_us - best.solved.bound_us
+    def refine(self) -> None:
+        """Search on from the accepted plan in the time left, if it is within the budget.
+
+        It may come from a short search at a lower capacity.
+        """
+        left_s, accepted = self.deadline - clock.now(), self.accepted
+        if accepted is None or not accepted.holds:
+            return
+        searched, problem = accepted.searched, accepted.formulation.problem
+        assert searched.candidate is not None
+        gain_us = searched.candidate.time_us - searched.bound_us
         is_worth = self.patience.is_worth(gain_us, problem.base_duration_us)
-        if left_s < 1 or best.solved.is_tight or not is_worth:
+        if left_s < 1 or searched.is_tight or not is_worth:
             return
         self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
         better = search_for(problem)(
             problem,
             self.settings.search(limit_within(problem, left_s), patience=self.patience),
-            start=best.solved,
+            start=searched,
             progress=lambda text: self.progress(f"improving: {text}"),
         )
         if better.candidate is not None:
-            self._weigh(_Found(best.base, best.form, better))
+            self._weigh(_Found(accepted.base, accepted.formulation, better))
 
 
 def _is_far(rough: Solved | None) -> bool:
