@@ -103,7 +103,7 @@ def least_arena(demands: Demands, cap_bytes: int) -> int:
     peak = most_in_use(demands, order)
     if fits_arena(demands, cap_bytes):
         return min(cap_bytes, round_up(_least_arena(demands, order, peak, _EXACTLY)))
-    return round_up(_least_arena(demands, order, max(peak, cap_bytes + 1), _EXACTLY))
+    return round_up(_least_arena(demands, order, max(peak, round_up(cap_bytes + 1)), _EXACTLY))
 
 
 def fits_arena(demands: Demands, cap_bytes: int) -> bool:

@@ -66,7 +66,10 @@ def solve(
         for engine, stop in _turns(state, policy, whole):
             run_engine(engine, state, stop)
         if state.intervals is not None:
-            state.intervals.wait(state, _stop(state, whole))
+            stop = _while_worth(state, whole)
+            state.intervals.wait(state, stop)
+            state.intervals.join()
+            state.intervals.give(state, stop)
     except BaseException as error:
         if state.intervals is not None:
             state.intervals.stop()
@@ -74,9 +77,6 @@ def solve(
         if not (is_kept and isinstance(error, KeyboardInterrupt)):
             raise
         return replace(solved_of(state), is_interrupted=True)
-    if state.intervals is not None:
-        state.intervals.join()
-        state.intervals.give(state, whole)
     return solved_of(state)
 
 
@@ -85,7 +85,7 @@ def _turns(state: SearchState, policy: Policy, whole: Stop) -> Iterator[tuple[En
     for turn in policy.turns(state.problem, thorough=state.settings.thorough):
         if state.is_settled or not policy.is_due(turn, state):
             continue
-        stop = _stop(state, whole)
+        stop = _while_worth(state, whole)
         until = At(state.began + policy.until(turn, state.problem) * state.settings.limit_s)
         if turn.even_late and state.best is None and until.left_s < policy.late_s:
             yield turn.engine, after(policy.late_s)
@@ -93,8 +93,8 @@ def _turns(state: SearchState, policy: Policy, whole: Stop) -> Iterator[tuple[En
             yield turn.engine, First((until, stop))
 
 
-def _stop(state: SearchState, whole: Stop) -> Stop:
-    """Return the end of the search, or of the wait that is worth it from now on."""
+def _while_worth(state: SearchState, whole: Stop) -> Stop:
+    """Return the end of the search, or of what is worth waiting for from now on."""
     patience = state.settings.patience
     if patience is None:
         return whole

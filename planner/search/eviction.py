@@ -9,7 +9,7 @@ is needed: first those that are cheap to make again, large, and not read for lon
 Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021, with the base order's next read in
 place of the last access); inputs of a waiting operation go last.
 
-The plan's time does not matter here. Copies to the host are not used. The walk itself is compiled:
+The plan's time is not looked at. Copies to the host are not used. The walk itself is compiled:
 `planner/native/search/eviction.cpp`.
 """
 

@@ -13,15 +13,21 @@ import pytest
 import planner
 from models import zoo
 from planner import clock
-from planner.errors import InfeasibleBudgetError
+from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.pipeline.levers import rounds
 from planner.pipeline.levers.lever import Means
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
-from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.planning import make_plan, refined
+from planner.portfolio.solve import solved_of
 from planner.request import Costs, Limits, Request
+from planner.search.engine import run_engine
+from planner.search.engines.tight import EverythingSwapped
+from planner.search.state import SearchSettings, new_state
+from planner.search.stop import after
+from planner.units import format_bytes
 
 ZOO = Path(zoo.__file__).parent
 CARD = {"device": "cuda", "hardware": "rtx-4090"}
@@ -30,7 +36,12 @@ LIMITS_S = (1.0, 2.0, 3.0, 8.0)
 
 @pytest.mark.parametrize(
     ("name", "budget", "options"),
-    [("gpt", "45%", {}), ("mlp_adamw", "80%", {}), ("mlp_adamw", "50%", CARD)],
+    [
+        ("gpt", "45%", {}),
+        ("mlp_adamw", "80%", {}),
+        ("mlp_adamw", "50%", CARD),
+        ("gpt", "50%", {**CARD, "budget_of": "live"}),
+    ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
 )
 def test_more_time_never_leads_to_a_worse_plan(
@@ -234,9 +245,109 @@ def test_no_search_goes_on_where_the_host_budget_may_bind(monkeypatch, tight):
     assert len(begun) > 2
 
 
-def test_a_plan_that_a_search_goes_on_from_gets_no_worse_and_holds(tight):
+def test_a_plan_that_a_search_goes_on_from_gets_better_and_holds(tight):
+    """From the plan that copies every tensor out."""
     prepared, settings, plan = tight
+    state = new_state(plan.formulation.problem, SearchSettings(limit_s=1.0))
+    run_engine(EverythingSwapped(), state, after(1.0))
+    rough = solved_of(state)
+    assert rough.candidate is not None and rough.candidate.time_us > plan.time_us
+    first = lowered_plan(prepared, settings, plan.base, plan.formulation, rough, plan.orders)
     with clock.counting():
-        found = refined(plan, replace(settings, time_limit_s=3.0), lambda _: None)
+        found = refined(first, replace(settings, time_limit_s=3.0), lambda _: None)
     assert found.holds and not found.over_bytes
-    assert found.prepared is prepared and not plan.is_better(found)
+    assert found.prepared is prepared and found.orders == plan.orders
+    assert found.is_better(first) and not first.is_better(found)
+
+
+def test_ctrl_c_ends_a_search_that_goes_on_and_keeps_the_plan(monkeypatch, tight):
+    plan = tight[2]
+
+    def interrupted(_: Planned) -> Planned:
+        raise KeyboardInterrupt
+
+    found, begun = run(
+        monkeypatch,
+        tight,
+        lambda *_: slower(plan, 2.0),
+        limit_s=200.0,
+        keep=True,
+        going_on=interrupted,
+    )
+    assert len(begun) == 2 and found.solved.is_interrupted
+
+
+def test_a_plan_with_other_numbers_must_be_worth_them(monkeypatch, tight):
+    """A plan of half types that is 0.5% quicker than the exact one of another round is not taken."""
+    plan = tight[2]
+    for factor, is_taken in ((0.995, False), (0.98, True)):
+        halved = replace(plan, prepared=replace(plan.prepared, halved=("x",)))
+        made = {1: slower(plan, 2.0), 2: slower(halved, 2.0 * factor)}
+        found, begun = run(
+            monkeypatch, tight, lambda number, _, made=made: made[number], limit_s=5.0
+        )
+        assert len(begun) == 2 and bool(found.prepared.halved) is is_taken
+
+
+def test_without_a_plan_the_last_round_gets_all_the_time_that_is_left(monkeypatch, tight):
+    limits: list[float] = []
+
+    def refused(_: int, given: Settings) -> Planned:
+        limits.append(given.time_limit_s)
+        raise InfeasibleBudgetError("no", least_peak_bytes=1, bound_bytes=1)
+
+    with pytest.raises(InfeasibleBudgetError):
+        run(monkeypatch, tight, refused, limit_s=20.0)
+    assert limits[-1] > limits[-2] and sum(limits) == pytest.approx(20.0, abs=0.1)
+
+
+def test_a_refusal_that_no_search_made_ends_the_rounds(monkeypatch, tight):
+    numbers: list[int] = []
+
+    def refused(number: int, _: Settings) -> Planned:
+        numbers.append(number)
+        raise InfeasibleBudgetError("the host budget is too small")
+
+    with pytest.raises(InfeasibleBudgetError, match="host budget"):
+        run(monkeypatch, tight, refused, limit_s=200.0)
+    assert numbers == [1]
+
+
+@pytest.mark.parametrize("late_first", [True, False])
+def test_the_error_is_not_for_want_of_time_if_one_round_had_enough(monkeypatch, tight, late_first):
+    def refused(number: int, _: Settings) -> Planned:
+        kind = TimeLimitError if (number == 1) is late_first else InfeasibleBudgetError
+        raise kind("no", least_peak_bytes=number, bound_bytes=1)
+
+    with pytest.raises(InfeasibleBudgetError) as error:
+        run(monkeypatch, tight, refused, limit_s=2.5)
+    assert not isinstance(error.value, TimeLimitError)
+
+
+def test_a_budget_of_live_bytes_on_cuda_takes_the_arena_that_its_plan_needs(monkeypatch):
+    """No order is looked for that fits a smaller one, and the plan says what it needs."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("planner.pipeline.solve.trying.fitted_plan", never)
+    monkeypatch.setattr("planner.pipeline.solve.fitting.fit", never)
+    over = 0
+    for budget in ("55%", "60%", "65%"):
+        plan = planner.optimize(
+            ZOO / "gpt.onnx",
+            budget=budget,
+            budget_of="live",
+            time_limit_s=1.0,
+            reproducible=True,
+            dry_run=True,
+            **CARD,
+        ).plan
+        assert plan.arena is not None and plan.planned.peak_bytes <= plan.budget_bytes
+        assert plan.arena.first_region_bytes <= plan.arena.max_bytes
+        assert plan.arena.max_bytes >= plan.budget_bytes // 256 * 256
+        is_over = plan.arena.first_region_bytes > plan.budget_bytes
+        said = f"arena is predicted to need {format_bytes(plan.arena.first_region_bytes)}"
+        assert any(said in note for note in plan.assumptions) is is_over
+        over += is_over
+    assert over

@@ -9,7 +9,7 @@ table, and give its plan file a field.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import InfeasibleBudgetError
@@ -34,11 +34,13 @@ class Means:
     Attributes:
         keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.
         helper: a process that can run searches beside this one; None for none.
+        measured_us: times of nodes that a lever measured, for later rounds of the same search.
     """
 
     progress: Progress = silent
     keep_on_interrupt: bool = False
     helper: Beside | None = None
+    measured_us: dict[Any, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,8 +52,8 @@ class LeverPolicy:
         most_rounds: rounds of splitting, each on the graph that the round before left.
         times_unfused: a group of operations is fused unless its node takes more than this many times
             as long as they do, as measured.
-        first_round_s, round_op_s: seconds of the first round of searches, and at least for each
-            operation; each further round is `longer` times as long.
+        first_round_s, round_op_s: the first round of searches takes the former, or the latter for
+            each operation if that is more, in seconds; each further round is `longer` times as long.
         round_chance: share of the gap to the bound that a further round is expected to close.
         times_peak: the most that one run on the whole batch may hold, as a multiple of its live
             peak, in the arena and in kept results.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planner import clock
-from planner.errors import InfeasibleBudgetError
+from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.pipeline.levers.choose import plan_with
 from planner.pipeline.levers.host.host_budget import host_budget_of
 from planner.pipeline.levers.lever import Lever, Means
@@ -37,9 +37,10 @@ def plan_in_rounds(
         TakenError: as for `plan_with`.
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or there is no plan yet.
     """
-    best: Planned | None = None
+    plans: list[Planned] = []
     error: InfeasibleBudgetError | TakenError | None = None
-    for limit_s, begins_again in _limits(prepared, settings):
+    for limit_s, begins_again in _limits(prepared, settings, plans):
+        best = min(plans, key=_rank) if plans else None
         if best is not None and not _is_worth(best, limit_s):
             break
         limited = replace(settings, time_limit_s=limit_s)
@@ -52,36 +53,68 @@ def plan_in_rounds(
                 continue
         except (InfeasibleBudgetError, TakenError) as found:
             error = _least(found, error)
-            if (
-                isinstance(found, InfeasibleBudgetError)
-                and found.bound_bytes > settings.budget_bytes
-            ):
-                break  # it is proved
+            if _is_final(found, levers, settings):
+                break
             continue
         except KeyboardInterrupt:
             if best is None or not means.keep_on_interrupt:
                 raise
             return best.interrupted()
-        best = made if best is None or made.is_better(best) else best
+        plans.append(made)
         if made.solved.is_interrupted:
-            return best.interrupted()
-    if best is not None:
-        return best
+            return min(plans, key=_rank).interrupted()
+    if plans:
+        return min(plans, key=_rank)
     assert error is not None
     raise error
 
 
-def _limits(prepared: Prepared, settings: Settings) -> Iterator[tuple[float, bool]]:
-    """Yield the time limit of each search, and whether it begins again, while time is left for it."""
+def _rank(planned: Planned) -> tuple[bool, float, int, float]:
+    """Return the sort key of plans, best first: by the step that the plan file names, pins and bound.
+
+    A plan that changes numbers must be worth more than its gain in time.
+    """
+    prepared = planned.prepared
+    worth = 1 + SOLVING.worth if prepared.halved or prepared.split else 1.0
+    # equal plans add the same durations up in another order
+    step_us = round(worth * planned.step_us, 6)
+    return not planned.holds, step_us, planned.rewritten.anchors, -planned.solved.bound_us
+
+
+def _limits(
+    prepared: Prepared, settings: Settings, plans: Sequence[Planned]
+) -> Iterator[tuple[float, bool]]:
+    """Yield the time limit of each search, and whether it begins again, while time is left for it.
+
+    As long as there are no `plans`, the last search gets all the time that is left.
+    """
     began, whole_s = clock.now(), settings.time_limit_s
     limit_s = max(POLICY.first_round_s, POLICY.round_op_s * len(prepared.graph.operations))
     yield min(limit_s, whole_s), True
     while True:
-        limit_s *= POLICY.longer
+        last_s, limit_s = limit_s, POLICY.longer * limit_s
         for begins_again in (True, False):
-            if clock.now() - began + limit_s > whole_s:
+            left_s = whole_s - (clock.now() - began)
+            if limit_s > left_s:
+                if begins_again and not plans and left_s > last_s:
+                    yield left_s, True
                 return
             yield limit_s, begins_again
+
+
+def _is_final(
+    error: InfeasibleBudgetError | TakenError, levers: Sequence[Lever], settings: Settings
+) -> bool:
+    """Tell whether a longer search can find nothing either.
+
+    A bound holds for the operations as they are: levers that change them may find a plan below it.
+    """
+    if isinstance(error, TakenError):
+        return False
+    if not error.bound_bytes:
+        return not error.least_peak_bytes  # it is no search that failed
+    is_proved = error.bound_bytes > settings.budget_bytes
+    return is_proved and not any(lever.rewrites for lever in levers)
 
 
 def _is_worth(best: Planned, limit_s: float) -> bool:
@@ -94,9 +127,15 @@ def _is_worth(best: Planned, limit_s: float) -> bool:
 def _least(
     found: InfeasibleBudgetError | TakenError, known: InfeasibleBudgetError | TakenError | None
 ) -> InfeasibleBudgetError | TakenError:
-    """Return the error that names the least peak."""
+    """Return the error to raise: not for want of time if possible, then that of the least peak."""
     if not isinstance(known, InfeasibleBudgetError):
         return found
     if not isinstance(found, InfeasibleBudgetError):
         return known
-    return min(found, known, key=lambda error: error.least_peak_bytes)
+    return min(
+        (found, known),
+        key=lambda error: (
+            isinstance(error, TimeLimitError),
+            error.least_peak_bytes or float("inf"),
+        ),
+    )

@@ -138,11 +138,17 @@ class Planned:
         """The time of the nodes that pin the order, in microseconds."""
         return self.rewritten.anchors * (self.prepared.pin_us or POLICY.unknown_pin_us)
 
+    @property
+    def step_us(self) -> float:
+        """Predicted time of a step in microseconds, as the plan file has it."""
+        return self.time_us + self.prepared.views_us + self.rewritten.anchors * self.prepared.pin_us
+
     def is_better(self, other: Planned) -> bool:
         """Tell whether it beats another plan: only it is within the budget, or it is quicker."""
         if self.holds != other.holds:
             return self.holds
-        return self.time_us + self.pins_us < other.time_us + other.pins_us
+        views_us, others_us = self.prepared.views_us, other.prepared.views_us
+        return self.time_us + views_us + self.pins_us < other.time_us + others_us + other.pins_us
 
     def interrupted(self) -> Planned:
         """Return the same plan, marked as the best one when the search was interrupted."""

@@ -1,12 +1,12 @@
 """Planning a prepared model: base orders, solve, lower, and check against the rewritten graph.
 
 A plan is accepted only if the rewritten model, read back and analysed like any other, stays within
-the budget, and ONNX Runtime's arena does too, with fragmentation and kernels' workspace, as
+the budget. If the budget bounds the bytes held, a device's arena must too, with fragmentation, as
 predicted by replaying its allocator. If the arena does not, `planner.fit` looks for an order of the
 same actions that it has room for. If there is none, the problem is solved again with a lower
 capacity, in the base order that then promises the least time. If no plan's arena fits, the plan
 with the least peak is tried last, and the error names a budget that holds it. If the budget bounds
-live bytes, a plan without room in the arena is accepted, and its assumptions say so.
+live bytes, the arena is as large as the plan needs.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def refined(planned: Planned, settings: Settings, progress: Progress) -> Planned
     with suppress(TakenError):
         search.refine()
     assert search.accepted is not None
-    return search.accepted
+    return replace(search.accepted, orders=planned.orders)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner import clock
 from planner.formulate import Formulation
@@ -136,7 +136,7 @@ class TrialSearch:
 
     @property
     def _must_fit(self) -> bool:
-        """Whether plans must fit into a device's arena, which breaks up."""
+        """Whether plans must fit into a device's arena, which fragments."""
         return self.prepared.target.is_arena and self.settings.budget_of == "held"
 
     @property
@@ -191,7 +191,7 @@ class TrialSearch:
         left_s = max(0.0, self.deadline - clock.now())
         return ToJudge(
             problem=self.forms[base].problem,
-            is_arena=self._must_fit,
+            must_fit=self._must_fit,
             rough=known if (known := self.raced.get(base)) and known.candidate else None,
             time_limit_s=min(self.longest_s, POLICY.judging * left_s),
         )
@@ -388,6 +388,12 @@ class TrialSearch:
         )
         if better.candidate is not None:
             self._weigh(_Found(accepted.base, accepted.formulation, better))
+        if self.accepted is accepted and better.bound_us > searched.bound_us:
+            bound = {"bound_us": better.bound_us, "bound_class": better.bound_class}
+            proved = replace(searched, **bound)
+            is_same = accepted.solved is searched
+            solved = proved if is_same else accepted.solved
+            self.accepted = replace(accepted, searched=proved, solved=solved)
 
 
 def _is_far(rough: Solved | None) -> bool:

@@ -31,12 +31,12 @@ class ToJudge:
 
     Attributes:
         problem: in that order, with the whole budget as capacity.
-        is_arena: the device's memory is an arena, whose fragmented memory is lost.
+        must_fit: the plan must fit into a device's arena, whose fragmented memory is lost.
         rough: a plan in it; None to search for one within `time_limit_s`.
     """
 
     problem: Problem
-    is_arena: bool
+    must_fit: bool
     rough: Solved | None
     time_limit_s: float
 
@@ -58,7 +58,7 @@ def judged(task: ToJudge) -> Judged:
     rough = task.rough or rough_plan(task.problem, task.time_limit_s)
     if rough.candidate is None:
         return Judged(rough=rough, need=None)
-    need = need_of_plan(task.problem, rough.candidate) if task.is_arena else 1.0
+    need = need_of_plan(task.problem, rough.candidate) if task.must_fit else 1.0
     return Judged(rough=rough, need=need)
 
 

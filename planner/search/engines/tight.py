@@ -1,4 +1,4 @@
-"""Plans for little memory, whatever their time: used when nothing fits yet."""
+"""Plans for little memory, whatever their time: for a first look, and when nothing fits yet."""
 
 from __future__ import annotations
 

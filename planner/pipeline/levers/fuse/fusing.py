@@ -53,7 +53,9 @@ class Fusing(Lever):
         if made is None:
             return
         case.means.progress("planning with operations fused")
-        times = _measured_us(prepared, made)
+        times = case.means.measured_us
+        if not times:
+            times.update(_measured_us(prepared, made))
         slower = _slower(prepared, made, times)
         fewer = _made(prepared, mode, slower) if slower else made
         if fewer is not None:
