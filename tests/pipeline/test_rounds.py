@@ -125,7 +125,7 @@ def slower(planned: Planned, factor: float) -> Planned:
         candidate=replace(candidate, replay=replay),
         bound_us=0.5 * candidate.time_us,
     )
-    return replace(planned, solved=solved)
+    return replace(planned, solved=solved, searched=solved)
 
 
 def test_the_rounds_of_a_short_limit_are_the_first_ones_of_a_longer_limit(monkeypatch, tight):
@@ -153,7 +153,8 @@ def test_the_best_of_all_rounds_is_taken(monkeypatch, tight):
 
 def test_a_plan_that_is_proved_best_ends_the_rounds(monkeypatch, tight):
     plan = tight[2]
-    best = replace(plan, solved=replace(plan.solved, bound_us=plan.time_us))
+    proved = replace(plan.solved, bound_us=plan.time_us)
+    best = replace(plan, solved=proved, searched=proved)
     assert len(run(monkeypatch, tight, lambda *_: best, limit_s=200.0)[1]) == 1
 
 

@@ -119,9 +119,11 @@ def _is_final(
 
 def _is_worth(best: Planned, limit_s: float) -> bool:
     """Tell whether another round is worth the wait."""
-    gap_us = best.time_us - best.solved.bound_us
-    worth_s = POLICY.round_chance * gap_us / max(1e-9, SOLVING.worth_per_s * best.solved.bound_us)
-    return not best.solved.is_tight and limit_s <= worth_s
+    searched = best.searched
+    assert searched.candidate is not None
+    gap_us = searched.candidate.time_us - searched.bound_us
+    worth_s = POLICY.round_chance * gap_us / max(1e-9, SOLVING.worth_per_s * searched.bound_us)
+    return not searched.is_tight and limit_s <= worth_s
 
 
 def _least(
