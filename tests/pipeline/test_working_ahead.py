@@ -25,7 +25,7 @@ from reports.solver.synthetic import irregular
 
 PROBLEM = with_budget(irregular(40), 80, "recompute", overlap=False)
 SOLVE = ToSolve(problem=PROBLEM, settings=SearchSettings(limit_s=60, workers=1), start=None)
-JUDGE = ToJudge(problem=PROBLEM, is_arena=True, rough=None, time_limit_s=60)
+JUDGE = ToJudge(problem=PROBLEM, must_fit=True, rough=None, time_limit_s=60)
 ENDLESS = ToSolve(
     problem=with_budget(irregular(250), 55, "recompute", overlap=False),
     settings=SearchSettings(limit_s=600, workers=1),
