@@ -19,6 +19,7 @@ from planner.pipeline.levers.lever import Means
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.solve import trying
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.planning import make_plan, refined
 from planner.portfolio.solve import solved_of
@@ -352,3 +353,11 @@ def test_a_budget_of_live_bytes_on_cuda_takes_the_arena_that_its_plan_needs(monk
         assert any(said in note for note in plan.assumptions) is is_over
         over += is_over
     assert over
+
+
+def test_one_search_is_made_however_late_it_is(monkeypatch, tight):
+    """On a busy machine a short round was over before any order was searched in."""
+    prepared, settings, _ = tight
+    monkeypatch.setattr(trying, "POLICY", replace(trying.POLICY, late_trials=0))
+    found = make_plan(prepared, replace(settings, time_limit_s=1e-6), lambda _: None)
+    assert found.holds and not found.over_bytes

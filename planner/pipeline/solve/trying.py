@@ -157,6 +157,8 @@ class TrialSearch:
             has_plan: the trial before found a plan, accepted or not.
         """
         now = clock.now()
+        if self.least is None:
+            return True  # one is searched in, however late it is
         if self.accepted is None or not self.accepted.holds:
             self.late += now > self.deadline
             most = POLICY.late_trials if self.accepted is None else 2 * POLICY.late_trials
