@@ -64,7 +64,7 @@ def fit(
     if not demands.are_in_order:  # the replay requires that inputs are made before they are read
         return None
     deadline = clock.now() + time_limit_s
-    peak = most_in_use(demands, np.arange(demands.units, dtype=np.int64))
+    peak = most_in_use(demands, _as_given(demands))
     if peak > cap_bytes or time_limit_s <= 0:
         return None
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
@@ -86,12 +86,11 @@ def need_of(demands: Demands, cap_bytes: int | None = None) -> float:
     Args:
         cap_bytes: None for the most bytes in use.
     """
-    order = np.arange(demands.units, dtype=np.int64)
-    peak = most_in_use(demands, order)
+    peak = most_in_use(demands, _as_given(demands))
     least = max(peak, cap_bytes or 0)
     if least <= 0:
         return 1.0
-    return _least_arena(demands, order, least, _ROUGHLY) / (cap_bytes or peak)
+    return _least_arena(demands, least, _ROUGHLY) / (cap_bytes or peak)
 
 
 def least_arena(demands: Demands, cap_bytes: int) -> int:
@@ -99,38 +98,37 @@ def least_arena(demands: Demands, cap_bytes: int) -> int:
 
     A slightly smaller arena may do. It is of at most `cap_bytes` if they fit into those.
     """
-    order = np.arange(demands.units, dtype=np.int64)
-    peak = most_in_use(demands, order)
+    peak = most_in_use(demands, _as_given(demands))
     if fits_arena(demands, cap_bytes):
-        return min(cap_bytes, round_up(_least_arena(demands, order, peak, _EXACTLY)))
-    return round_up(_least_arena(demands, order, max(peak, round_up(cap_bytes + 1)), _EXACTLY))
+        return min(cap_bytes, round_up(_least_arena(demands, peak, _EXACTLY)))
+    return round_up(_least_arena(demands, max(peak, round_up(cap_bytes + 1)), _EXACTLY))
 
 
 def fits_arena(demands: Demands, cap_bytes: int) -> bool:
     """Tell whether two runs in this order fit into an arena of `cap_bytes`."""
-    order = np.arange(demands.units, dtype=np.int64)
-    return room(demands, order, ReplayLimits(cap_bytes)) == demands.units
+    return room(demands, _as_given(demands), ReplayLimits(cap_bytes)) == demands.units
 
 
-def _least_arena(demands: Demands, order: Longs, least: int, share: float) -> int:
-    """Estimate the least bytes, from `least` on, of an arena in which two runs of `order` fit.
+def _as_given(demands: Demands) -> Longs:
+    """Return the order in which the units are given."""
+    return np.arange(demands.units, dtype=np.int64)
+
+
+def _least_arena(demands: Demands, least: int, share: float) -> int:
+    """Estimate the least bytes, from `least` on, of an arena in which two runs in this order fit.
 
     Args:
         share: accuracy, as a share of `least`.
     """
-
-    def fits(cap_bytes: int) -> bool:
-        return room(demands, order, ReplayLimits(cap_bytes)) == demands.units
-
-    if fits(least):
+    if fits_arena(demands, least):
         return least
     low, step = least, round_up(int(4 * share * least) + 1)
-    while not fits(low + step):
+    while not fits_arena(demands, low + step):
         low, step = low + step, 2 * step
     high = low + step
     while high - low > share * least + ROUNDING:
         middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
+        low, high = (low, middle) if fits_arena(demands, middle) else (middle, high)
     return high
 
 
@@ -143,7 +141,7 @@ class _Lane:
         self._begin()
 
     def _begin(self) -> None:
-        self.order = np.arange(self.demands.units, dtype=np.int64)
+        self.order = _as_given(self.demands)
         self.most, self.idle = -1, 0
 
     def step(self) -> tuple[int, ...] | None:

@@ -55,7 +55,7 @@ class Case:
 
     prepared: Prepared
     settings: Settings
-    means: Means = Means()
+    means: Means = field(default_factory=Means)
     plain: Planned | None = None
     is_tried: bool = False
     began: float = 0.0

@@ -172,12 +172,12 @@ def _shared_note(prepared: Prepared, replay: Replay) -> tuple[str, ...]:
 
 def _room_note(planned: Planned) -> tuple[str, ...]:
     """Return a note if the plan takes more than a budget of live bytes."""
-    needed_bytes = planned.needed_bytes
-    if not planned.prepared.target.is_arena or (needed_bytes or 0) <= planned.room_bytes:
+    needed_bytes = planned.needed_bytes or 0
+    if not planned.prepared.target.is_arena or needed_bytes <= planned.room_bytes:
         return ()
     return (
         "the budget bounds live bytes: ONNX Runtime's arena is predicted to need "
-        f"{format_bytes(needed_bytes or 0)}",
+        f"{format_bytes(needed_bytes)}",
     )
 
 

@@ -391,10 +391,8 @@ class TrialSearch:
         if better.candidate is not None:
             self._weigh(_Found(accepted.base, accepted.formulation, better))
         if self.accepted is accepted and better.bound_us > searched.bound_us:
-            bound = {"bound_us": better.bound_us, "bound_class": better.bound_class}
-            proved = replace(searched, **bound)
-            is_same = accepted.solved is searched
-            solved = proved if is_same else accepted.solved
+            proved = replace(searched, bound_us=better.bound_us, bound_class=better.bound_class)
+            solved = proved if accepted.solved is searched else accepted.solved
             self.accepted = replace(accepted, searched=proved, solved=solved)
 
 

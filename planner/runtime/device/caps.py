@@ -90,11 +90,10 @@ def _arenas(model: Side, target: Target, budget_bytes: int) -> Iterator[tuple[in
     larger caps as one region, if the replay fits; the largest in any case."""
     units = {op: i for i, op in enumerate(model.order)}
     demands = demands_of(model.graph, model.order, units, {}, target)
-    if fits_arena(demands, budget_bytes):
-        least = least_arena(demands, budget_bytes)
-        if least < budget_bytes:
-            yield least, budget_bytes
     for more in (0.0, *_MORE):
         cap = budget_bytes + int(more * budget_bytes)
-        if more == _MORE[-1] or fits_arena(demands, cap):
+        fits = fits_arena(demands, cap)
+        if fits and not more and (least := least_arena(demands, cap)) < cap:
+            yield least, cap
+        if fits or more == _MORE[-1]:
             yield cap, cap
