@@ -81,7 +81,7 @@ def reachable(problem: Problem, after: Collection[int]) -> list[int]:
 
 
 def needed_at(problem: Problem, p: int) -> tuple[list[int], list[int], list[int]]:
-    """Return what a plan decides at an instant.
+    """Return the tensors and operations that a plan decides on at an instant.
 
     They are the tensors live at p that are used after it, the operations that may run again after
     it, and the live tensors of use to either; see `live_at`, `reachable`.

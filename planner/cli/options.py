@@ -1,5 +1,4 @@
-"""The options of the commands: those of a request, from its fields, and those that every command
-takes.
+"""The options of the commands: those of a request, from its fields, and the options of every command.
 
 `asks("optimize")` gives a command the options of its name from `planner.request`, and adds the limits
 and the verbosity of the command line itself. The command's function has parameters of its own, and

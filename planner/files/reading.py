@@ -1,8 +1,8 @@
 """Read files that others wrote: the one step between a file and values that may be trusted.
 
 A file must be regular, of a bounded size, its text UTF-8, and its JSON of the expected types
-(`planner.files.structuring`). Any other file becomes one line that names the file and says what is
-wrong. Models have their own checks (`planner.onnxio`), behind the same `read_bytes`.
+(`planner.files.structuring`). Any other file becomes an error of one line that names the file and
+the fault. Models have their own checks (`planner.onnxio`), behind the same `read_bytes`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_bytes(
     """Read a regular file.
 
     Args:
-        what: what the file should be, with its article, for the message: "a plan file".
+        what: the kind of file with its article, for the message: "a plan file".
         error: the type to raise where the file cannot be read.
         at_most: bytes; a larger file is refused before it is read.
     """

@@ -88,7 +88,7 @@ def convolutions_of(
 
 
 def _inner(graph: TrainingGraph, one: Convolved) -> set[TensorId]:
-    """Return what the operations make for one another, which is gone with them."""
+    """Return the tensors that the operations make only for one another; they go with the operations."""
     return {t for op in one.operations[:-1] for t in graph.operations[op].outputs}
 
 

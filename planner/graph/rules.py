@@ -1,4 +1,4 @@
-"""What ONNX Runtime does with each operator's buffers.
+"""How ONNX Runtime uses each operator's buffers.
 
 Three questions per operator, which `planner.graph.operators` answers for onnxruntime 1.31 and
 onnxruntime-training 1.19.2 on the CPU. They are measured: `reports/ort_facts.md` has every operator that
@@ -13,8 +13,8 @@ training build, under hard caps.
 No gradient operator of com.microsoft computes in place: their kernels declare neither `MayInplace` nor
 `Alias` (orttraining/training_ops/cpu), but for the accumulators and BatchNormInternal.
 
-An operator of which nothing is told gets a buffer of its own for each output. Where that is wrong
-(another execution provider, say), it errs towards more memory.
+An operator without a row gets a buffer of its own for each output. If that is wrong (another execution
+provider, say), it errs towards more memory.
 """
 
 from __future__ import annotations

@@ -268,8 +268,7 @@ class Sequencer(Anchorer):
         return is_view and not tensor.is_initializer and not is_turned
 
     def _swap_out(self, tensor: TensorId) -> str:
-        """Return the name of the node that copies `tensor` to the host: that of its reader there, if
-        it has one."""
+        """Return the name of the node that copies `tensor` to the host: its reader there, if any."""
         border = self.borders.get(tensor)
         if border is not None:
             if border not in self.nodes:

@@ -213,9 +213,9 @@ class Arena:
     Every chunk is split.
 
     Attributes:
-        max_bytes: what the budget leaves for the arena; more where it bounds live bytes and a step
-            needs more.
-        first_region_bytes: what a step needs; 0 for a first region of `max_bytes`.
+        max_bytes: bytes that the budget leaves for the arena; more if it bounds live bytes alone and a
+            step needs more.
+        first_region_bytes: bytes that a step needs; 0 for a first region of `max_bytes`.
         is_proved: the plan was verified in it. Otherwise, a session's arena may grow beyond it.
     """
 

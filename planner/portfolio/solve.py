@@ -35,13 +35,13 @@ def solve(
 
     Args:
         problem: operations in base order, with the capacity to plan for.
-        settings: of the whole search; what the first run spends on compiling the replay is not
-            counted.
-        start: what an earlier search of this problem found: the answer is no worse. Of one with more
-            capacity, too: what is proved of it holds, and its plan is a place to begin from.
-        larger: one of more capacity besides, or of serial copies where they overlap.
+        settings: of the whole search.
+        start: the result of an earlier search of this problem, or of the same one with more capacity:
+            its proofs hold. The answer is no worse than a plan of it that fits; another one is a
+            starting point.
+        larger: a second such result: at more capacity, or with serial copies where copies overlap.
         progress: told of each better plan.
-        policy: which engine has its turn when.
+        policy: the turns of the engines.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or nothing fits yet.
@@ -94,7 +94,7 @@ def _turns(state: SearchState, policy: Policy, whole: Stop) -> Iterator[tuple[En
 
 
 def _while_worth(state: SearchState, whole: Stop) -> Stop:
-    """Return the end of the search, or of what is worth waiting for from now on."""
+    """Return the end of the search: when it is over, or no longer worth the wait."""
     patience = state.settings.patience
     if patience is None:
         return whole

@@ -24,7 +24,7 @@ class ProvenanceRow(Document, frozen=True):
 
 
 def verdict(fits: bool, plan: Plan, verification: Verification | None) -> str:
-    """Say in a few words what a reader may rely on."""
+    """Return the verdict in a few words."""
     if verification is not None and not verification.passed:
         return "Verification failed"
     if not fits:

@@ -1,12 +1,11 @@
-"""What is asked of planner, as one frozen value.
+"""A request to planner, as one frozen value.
 
 The command line and the public functions fill a `Request` (`planner.defaults.requested`), and every stage
 behind them reads it. Sizes and shares of the peak stay as they were typed:
-`planner.pipeline.prepare.settings` turns them into bytes, once, where the peak of the model as it is is
-known.
+`planner.pipeline.prepare.settings` turns them into bytes once the peak of the model as it is is known.
 
-Each field that can be asked for says here, and only here, how: `planner.request.asking`. The help of a
-field's option is its documentation.
+Each field that a user can set declares its option here, and only here: `planner.request.asking`. The help
+of a field's option is its documentation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -122,7 +121,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a search may take."""
+    """Limits of a search."""
 
     time_limit_s: Annotated[
         float,
@@ -166,12 +165,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Everything that is asked, before anything is read.
+    """A whole request, before any file is read.
 
     Attributes:
         model: an .onnx file.
-        budget_from: a phrase on where a budget is from that nobody typed.
-        costs: where durations come from; levers: what a plan may do; limits: what the search may take.
+        budget_from: a phrase that says where a budget that nobody typed comes from.
+        costs, levers, limits: sources of durations; actions allowed to a plan; limits of the search.
     """
 
     model: Path

@@ -52,10 +52,10 @@ class Flag:
 
     Attributes:
         text: `"--swap"`, or `"--calibrate/--no-calibrate"`.
-        help: its line of `--help`; in brackets, what is meant where it is left out.
-        kind: the type of its value; bool for one that takes none. None: that of the field.
-        least, most: of a number.
-        completions: what the shell completes.
+        help: its line of `--help`, with the default in brackets.
+        kind: the type of its value; bool for a flag without one; None for the field's type.
+        least, most: limits of a number.
+        completions: values for the shell to complete.
     """
 
     text: str
@@ -81,17 +81,18 @@ class Option:
     """A field of a request, as an argument of the public functions and on the command line.
 
     Attributes:
-        flags: on the command line; several where values of several come to one.
+        flags: on the command line; several if one argument combines their values.
         group: heading in `--help`.
-        commands: that take it.
-        argument: the type of the argument; None: that of the flag, or a file's name for a path.
-        unsaid: the argument's default; `...`: that of the field.
-        more: what a caller in Python is told besides the help.
-        read: from the values of the flags to the argument; a flag `--no-...` is turned round.
-        check: raises UsageError where the argument is nothing that can be meant.
-        take: from the argument to the field.
-        unlike: what is different about it, by command: attributes of the first flag and of the option.
-        name: of argument and field; part: of the request that has the field, "" for itself.
+        commands: the commands that take it.
+        argument: the type of the argument; None for the flag's, or a file's name for a path.
+        unsaid: the argument's default; `...` for the field's.
+        more: documentation for callers in Python besides the help.
+        read: converts the flags' values to the argument; a flag `--no-...` is negated.
+        check: raises UsageError if the argument is invalid.
+        take: converts the argument to the field's value.
+        unlike: by command, attributes of the first flag and of the option that differ there.
+        name, part: the name of argument and field; the part of the request that has the field, "" for
+            the request itself.
     """
 
     flags: tuple[Flag, ...]
@@ -134,7 +135,7 @@ class Option:
         return value
 
     def typed(self, value: Any) -> list[str]:
-        """Words that ask for a value on the command line; none for what is meant without them."""
+        """Return the words that set a value on the command line; none for the default."""
         if value == self.unsaid or value is None:
             return []
         if self.flag.kind is bool:
@@ -193,7 +194,7 @@ def options_in(request: type[Any], part: str = "") -> Iterator[Option]:
 
 
 def _filled(found: Option, typed: Any, default: Any, name: str, part: str) -> Option:
-    """The option with what the field says of itself."""
+    """Return the option completed from its field's declaration."""
     flag, given = found.flag, {}
     if flag.kind is None:  # that of the field, which may be None besides
         alone = [each for each in get_args(typed) if each is not NoneType]

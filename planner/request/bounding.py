@@ -1,11 +1,11 @@
-"""Upper bounds of sizes that a model does not tell: `--bound NAME=...`.
+"""Upper bounds of sizes that a model leaves open: `--bound NAME=...`.
 
     NAME=AxBxC   the shape of a tensor is at most this, dim by dim
     NAME=N       a tensor has at most N elements; one of its dims is open
-    NAME=64MB    it takes at most so many bytes; of a node with bodies (If, Loop, Scan): what these hold
+    NAME=64MB    a tensor, or the bodies of a node (If, Loop, Scan), take at most this many bytes
 
-What follows from a tensor's shape is bounded with it. Where nothing is said, one run of the model shows
-its sizes, which is then an assumption.
+Sizes that follow from a tensor's shape are bounded with it. Without a bound, one run of the model shows
+the sizes, and the plan states this as an assumption.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORMS = "NAME=N (elements), NAME=AxBxC (a shape) or NAME=64MB (bytes)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpperBound:
-    """The most that a tensor, or what a node's bodies hold, may be.
+    """Upper bound on the size of a tensor, or on the memory of a node's bodies.
 
     Attributes:
         shape, elements, size_bytes: one of the three is given.
@@ -40,15 +40,15 @@ class UpperBound:
     def shape_of(
         self, dims: tuple[int | None, ...] | None, bits: int, what: str
     ) -> tuple[int, ...]:
-        """The largest shape that a tensor may have.
+        """Return the largest shape that a tensor may have.
 
         Args:
-            dims: what is known of it; None for an open dim, or for all of it.
-            bits: of one element.
-            what: names the tensor, for messages.
+            dims: its known dims; None for an open dim, or for an unknown rank.
+            bits: size of one element.
+            what: the tensor's name in messages.
 
         Raises:
-            UsageError: the bound does not say.
+            UsageError: the bound does not determine it.
         """
         if self.shape is not None:
             if dims is not None and (

@@ -1,4 +1,4 @@
-"""What a plan may do, as it is asked for."""
+"""The levers of a request: actions allowed to a plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def _is_recompute(said: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levers:
-    """What a plan may do besides running the operations in another order."""
+    """Actions allowed to a plan besides running the operations in another order."""
 
     swap: Annotated[
         Swap,

@@ -1,4 +1,4 @@
-"""What may not be asked for together: each is one error that names both options."""
+"""Options that contradict each other; the error names both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_together(said: Mapping[str, Any]) -> None:
     """Raise UsageError where two arguments contradict each other.
 
     Args:
-        said: arguments by name. What is left out, or None, was not said.
+        said: arguments by name; None counts as not given.
     """
     for problem in _problems(said):
         raise UsageError(problem)

@@ -1,9 +1,9 @@
-"""Replay the launches of a step as one graph: what a file must be for ONNX Runtime's graph capture.
+"""Replay the launches of a step as one graph: the conditions for ONNX Runtime's graph capture.
 
 A captured session records a step's launches in its first steps, each of which it may run several times,
-and replays them afterwards with the addresses that they had. A record has no values: what the host
-computes, copies or draws between launches would be that of the recorded step, without an error. Files
-with such operations are refused by name, before there is a session.
+and replays them afterwards with the addresses that they had. A record has no values: numbers that the
+host computes, copies or draws between launches would be those of the recorded step, without an error.
+Files with such operations are refused by name, before there is a session.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Needs:
 
     @property
     def why_not_settled(self) -> str:
-        """What to do before the file is as its plan says; "" where it already is."""
+        """Return what is left to do before the file runs as its plan says; "" if nothing is."""
         if not self.assumed:
             return ""
         return (

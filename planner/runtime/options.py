@@ -210,8 +210,8 @@ def cap_arena(
         limit_bytes: the most that all regions hold; `region_bytes` if None.
 
     Raises:
-        UsageError: this build cannot register an arena, the device's memory is none, or it has not
-            so many bytes left.
+        UsageError: this build cannot register an arena, the device's memory is not an arena, or the
+            device has fewer bytes free.
     """
     import onnxruntime as ort
 

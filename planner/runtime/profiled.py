@@ -213,9 +213,9 @@ class VerifyingSessions:
 
 
 def may_create_beside(nodes: int) -> bool:
-    """Tell whether to create a session of so many nodes beside other work.
+    """Tell whether to create a session of a model with this many nodes beside other work.
 
-    That pays where its creation takes a while, and a core is free for it.
+    It pays if the creation takes a while and a core is free.
     """
     return nodes >= MANY_NODES and (os.cpu_count() or 1) > 1
 

@@ -138,8 +138,7 @@ class _Runs:
 
 
 def _is_short(held_bytes: int) -> bool:
-    """Tell whether memory is too short for arenas of so many bytes, part of which may be held
-    already."""
+    """Tell whether memory is too short for arenas of this size, part of which may be held already."""
     available = available_bytes()
     return available is not None and held_bytes > _MOST_SHARE * (available + own_bytes())
 

@@ -51,16 +51,16 @@ class SearchSettings:
 
 @dataclass(slots=True)
 class SearchState:
-    """What engines share while they search; each reads it and offers plans and bounds.
+    """State that engines share while they search; each reads it and offers plans and bounds.
 
     Attributes:
-        evaluator: of the problem.
+        evaluator: evaluates plans of the problem.
         settings: of the search.
         least: the plan with the least peak, whether it fits or not.
         best: the fastest plan that fits; None before there is one.
         decided: the fastest plan that fits and has decisions, the best one or another.
         near: the fastest plan known that exceeds the capacity, of a search with more of it.
-        engine: what found it.
+        engine: the engine that found the best plan.
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
         is_impossible: proved that nothing fits.
         near_since: when the plan came near its bound (`clock.now`); None before.
@@ -68,7 +68,7 @@ class SearchState:
         intervals: the integer programs that run beside the search, once they do.
         began: when the search began (`clock.now`).
         improved: when the best plan was found (`clock.now`).
-        ledger: what each engine did.
+        ledger: statistics of each engine.
         on_progress: told of each better plan.
     """
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class CountedBytes(Protocol):
-    """What was counted: bytes of tensors at their peak, and requests that a cap refused."""
+    """Counts of a run: bytes of tensors at their peak, and requests that a cap refused."""
 
     @property
     def storage_peak(self) -> int: ...
@@ -100,7 +100,7 @@ class Backend:
         return look(self.target.provider)
 
     def why_not_fused(self) -> str:
-        """Say what the library's fused kernels lack in this process; "" where they run."""
+        """Return why the library's fused kernels do not run in this process; "" if they do."""
         return ""
 
     # -- processes and sessions ----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`planner diff`: what changed from one plan to another, and why the peak moved."""
+"""`planner diff`: the changes from one plan to another, and why the peak moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`planner doctor`: what works here, what is missing, and what that would allow."""
+"""`planner doctor`: the parts that work here, and those that are missing."""
 
 from __future__ import annotations
 

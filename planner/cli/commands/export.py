@@ -34,7 +34,7 @@ StepName = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporting:
-    """What the graph is made with, beside the step or the forward model."""
+    """Options of the graph besides the step or the forward model."""
 
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="The model.", show_default=False)

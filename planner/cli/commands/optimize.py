@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFiles:
-    """What is written, how it is looked at, and what is shown."""
+    """Options for the files to write, the verification, and the output."""
 
     verify: Annotated[
         Literal["fast", "thorough", "none"] | None,

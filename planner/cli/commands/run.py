@@ -32,7 +32,7 @@ Arguments = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
-    """What is planned, and how the script's sessions are opened."""
+    """Options for planning, and for opening the script's sessions."""
 
     budget: Annotated[
         str | None,
@@ -99,10 +99,10 @@ class Plans:
     ] = False
 
     def wanted(self, dims: Mapping[str, int]) -> Wanted:
-        """What each session is asked about.
+        """Return the request for each session.
 
         Raises:
-            UsageError: an option cannot be meant; ModelError: a plan is none.
+            UsageError: an option is invalid; ModelError: a file is not a plan.
         """
         if self.budget is not None:
             check_budget(self.budget)

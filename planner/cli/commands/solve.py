@@ -61,7 +61,7 @@ ProblemFile = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is changed about the problem, and what is written."""
+    """Options that change the problem, and files to write."""
 
     budget: Annotated[
         str | None,
@@ -179,7 +179,7 @@ def _write(output: Path, figures: dict[str, Any], candidate: Candidate) -> None:
 
 
 def _limited(problem: Problem, base_peak: int, wanted: Changes) -> Problem:
-    """The problem with what the options say."""
+    """Return the problem with the options applied."""
     swap = wanted.swap
     if wanted.budget is not None:
         capacity = parse_budget(wanted.budget, baseline_bytes=base_peak)
@@ -194,10 +194,10 @@ def _limited(problem: Problem, base_peak: int, wanted: Changes) -> Problem:
 
 
 def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> InfeasibleBudgetError:
-    """The least peak found, a bound, and what is resident where it is reached.
+    """Return the error with the least peak found, a bound, and the tensors resident at that peak.
 
-    A search that a proof has ended has not looked for little memory: that is done here, in some of the
-    time that it left.
+    A search that a proof ended has not looked for the least peak: it is searched for here, in part of the
+    time left.
     """
     from planner.bound.unmaking import unmaking_bound
     from planner.portfolio.min_peak import min_peak
@@ -225,7 +225,7 @@ def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> Infeas
 
 
 def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]:
-    """What `--json` prints, but for what was typed."""
+    """Return the figures that `--json` prints besides the arguments."""
     assert solved.candidate is not None
     replay = solved.candidate.replay
     return {
@@ -285,7 +285,7 @@ def _lines(figures: dict[str, Any]) -> list[str]:
 
 
 def _engine_lines(engines: list[dict[str, Any]], base_us: float) -> list[str]:
-    """What each engine did: seconds, better plans, and by how much it raised the bound."""
+    """Return a line for each engine: its seconds, better plans, and by how much it raised the bound."""
     if not engines:
         return []
     rows = [

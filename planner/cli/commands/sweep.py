@@ -1,4 +1,4 @@
-"""`planner sweep`: what each budget costs in time, and the largest size that fits each."""
+"""`planner sweep`: the cost of each budget in time, and the largest size that fits each."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _explained(
     time_limit_s: float,
     report: Progress,
 ) -> ExplainDocument:
-    """Collect what the document says of tensor `name`.
+    """Collect the facts on tensor `name`.
 
     Its life before and after the plan, the intervals in which it is away, and, if the bound is found
     in time, what a MiB of the budget is worth there. A plan that leaves the model as it is has only

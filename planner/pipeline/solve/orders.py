@@ -147,7 +147,7 @@ def with_pins(
     """
     if not prepared.pin_us or prepared.request.order != "default":
         return tuple(orders)
-    each_us = POLICY.pins_left * prepared.pin_us
+    each_us = (1 - POLICY.pins_can_go) * prepared.pin_us
     found: dict[BaseOrder, float] = {}
     tasks = (_ToPin(prepared.graph, tuple(part), until) for part in (orders[::2], orders[1::2]))
 

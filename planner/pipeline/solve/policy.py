@@ -10,64 +10,60 @@ class SolvePolicy:
     """The table.
 
     Attributes:
-        late_orders: base orders that are kept, besides ONNX Runtime's own, where making them took all
-            the time.
-        quick_orders: base orders in which changes to a model are compared, by short searches.
-        pins_left: share of the nodes that pin an order that are left once it was loosened, about.
-        roomy: share of the room that leaves enough of it for the arena to break up: what is below needs
-            no plan.
+        late_orders: base orders kept besides ONNX Runtime's own if making them took all the time.
+        quick_orders: base orders in which short searches compare changes to a model.
+        pins_can_go: estimated share of the nodes that pin an order that loosening removes.
+        roomy: an order whose peak is at most this share of the room needs no plan: the rest is room
+            enough for the arena to break up.
         worth: share of the step's time by which a plan of a changed model must be quicker.
-        least_bytes: what is smaller stays as it is: its copy or cast takes as long as a node takes to
-            start.
-        least_of_peak: so does what is smaller than this share of the peak.
-        beside: a search with overlap may take so many times as long as the one of serial copies before.
-        capacities: to try, as shares of the budget, until ONNX Runtime's arena fits the budget too.
-        mended: a plan that needs no more than so many times the arena may be mended, or one much like
-            it fit.
-        mendable: the same of a plan that is not lowered yet, of which the need is not known as exactly.
-        over: another plan is pinned by other nodes: a little more room is left for them than the last
-            one took.
-        least_search_s: what the first search is taken to have lasted at least: no other gets more than
-            twice as long. One beyond the end gets this much at least.
-        first_search: share of the time left that the first search may take.
-        later_search: and each of those after it.
-        lower_until: share of the time after which no lower capacity is tried, if there is a plan.
-        pressed: share of the time that is left when lower capacities come first, as long as no plan
-            holds.
-        late: share of the time that a search gets beyond its end, while nothing is accepted.
-        late_trials: so many trials at most begin beyond the end; twice as many where some plan nearly
-            holds.
-        ahead: so many trials at most are worked on before their turn.
+        least_bytes: smaller tensors are left alone: copying or casting them takes as long as
+            starting a node.
+        least_of_peak: the same limit as a share of the peak.
+        beside: time limit of a search with overlapped copies, as a multiple of the limit of the
+            search with serial copies before it.
+        capacities: shares of the budget to plan for until ONNX Runtime's arena fits the budget.
+        mended: a plan whose arena is too large by at most this factor may still fit in another
+            order of its actions.
+        mendable: the same factor for a plan that is not lowered yet, whose need is less certain.
+        over: factor on the bytes by which the last plan exceeded the budget; the next plan has other
+            pins.
+        least_search_s: the first search counts as at least this long; no later one gets more than
+            twice its time. A search begun after the deadline gets at least this much.
+        first_search, later_search: largest share of the time left for the first search and for each
+            later one.
+        lower_until: share of the time limit after which no lower capacity is tried once there is a
+            plan.
+        pressed: with less than this share of the time left and no plan that holds, low capacities
+            come first.
+        late: share of the time limit by which a search may exceed it while no plan is accepted.
+        late_trials: most trials begun after the deadline; twice as many if a plan nearly holds.
+        ahead: most trials to work on before their turn.
         judging: share of the time left for a rough plan.
-        cut: of its time, that a search must have taken to be ended by it.
-        exact: what a plan is thought to need is as a rule as near as this.
-        far: a rough plan farther than that from its bound holds other things than the plan that a
-            search finds.
-        fit_s: for an order that the arena has room for: it is found in less than 0.4 s or not.
-        fit_rounds: another order may be pinned by other nodes, whose few bytes lie elsewhere: then it
-            is fitted again.
-        fit_slower: copies beside the operations may have to wait in another order: one that takes
-            longer is none.
-        unknown_pin_us: what a node that pins is thought to take where that was not measured: fewer are
-            better all the same.
-        again_orders: base orders in which a search is made again, where nodes of its plan were taken.
-        worth_per_s: a second of waiting must promise so much of a step's time: after ten seconds, 0.1%
-            is let go.
-        least_peak_s: for each search for the least peak, at least.
-        held_tries: budgets that are tried for the least plan.
-        held_step: by how much each is above the one before at least, and the one that is named above
-            the last.
-        least_of_all_s: for the least peak over all base orders, at most.
-        looser_s: for an order that fewer nodes pin.
-        looser_fit_s: for one like it that the arena has room for.
-        pins_can_go: share of the nodes that pin an order that can go, about.
-        quick_nodes: a file of so many nodes is written at once, for whatever that saves.
-        written_s_per_node: a file of one node takes so long to write and to read back, at most.
+        cut: a search that took at least this share of its limit counts as cut short by it.
+        exact: usual error factor of an estimated need.
+        far: a rough plan above its bound by more than this share says little about the final plan.
+        fit_s: seconds for an order that fits the arena; one is found within 0.4 s or not at all.
+        fit_rounds: attempts at fitting; each order has other pins, whose bytes change the arena.
+        fit_slower: factor up to which the times of two orders of a plan count as equal; copies
+            beside the operations may have to wait in another order.
+        unknown_pin_us: assumed time of a pinning node if none was measured.
+        again_orders: base orders to search again after optimizers removed nodes of a plan.
+        worth_per_s: share of a step's time that a further second of search must promise to save;
+            after ten seconds, a gain below 0.1% is not waited for.
+        least_peak_s: seconds at least for each search for the least peak.
+        held_tries: most budgets to try for the least plan.
+        held_step: factor between these budgets, and from the last one to the budget that an error
+            names.
+        least_of_all_s: seconds at most for the least peak over all base orders.
+        looser_s: seconds for an order with fewer pins.
+        looser_fit_s: seconds for one that also fits the arena.
+        quick_nodes: files of at most this many nodes are rewritten for any gain.
+        written_s_per_node: most seconds to write a node and read it back.
     """
 
     late_orders: int = 4
     quick_orders: int = 3
-    pins_left: float = 0.5
+    pins_can_go: float = 0.5
     roomy: float = 0.85
     worth: float = 0.01
     least_bytes: int = 4096
@@ -113,7 +109,6 @@ class SolvePolicy:
     least_of_all_s: float = 30.0
     looser_s: float = 1.0
     looser_fit_s: float = 0.5
-    pins_can_go: float = 0.5
     quick_nodes: int = 1_000
     written_s_per_node: float = 1e-3
 

@@ -45,5 +45,5 @@ def solve(
 
 
 def limit_within(problem: Problem, seconds: float) -> float:
-    """The limit of a search by `search_for`, all of which takes so many seconds."""
+    """Return the limit for a solver of `search_for` such that all of its searches take `seconds`."""
     return seconds if search_for(problem) is solver.solve else seconds / (1 + POLICY.beside)

@@ -1,4 +1,4 @@
-"""The document of `planner analyze`: the model as it is, and what a plan could reach."""
+"""The document of `planner analyze`: the model as it is, and the peaks that plans could reach."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def bind(
 def _staying(
     kinds: Iterable[FeedKind], where: Mapping[str, Where], otherwise: str
 ) -> dict[str, _Kept]:
-    """Allocate a buffer for each of these; `otherwise`: what to do where one has open dims."""
+    """Allocate a buffer for each of these; `otherwise` is the error's advice if one has open dims."""
     return {
         kind.name: _Kept(
             update=None,

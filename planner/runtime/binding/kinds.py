@@ -58,7 +58,7 @@ class FeedKind:
         """Allocate an array of this kind.
 
         Args:
-            otherwise: what to do where it has open dims.
+            otherwise: the error's advice if it has open dims.
 
         Raises:
             UsageError: the kind has open dims.

@@ -216,7 +216,7 @@ def _asked(
     inputs: Mapping[str, Array],
     more: Mapping[str, Any],
 ) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Ask for work on a fed model; yields the answer, and the folder with what the worker left."""
+    """Ask for work on a fed model; yield the answer, and the folder with the worker's files."""
     with temporary_folder() as folder:
         request = {
             "do": what,

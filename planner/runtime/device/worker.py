@@ -324,7 +324,7 @@ _WORK: Mapping[str, Callable[[Target, Request], dict[str, Any]]] = {
 
 
 def main(request_path: str) -> None:
-    """Do what the request says; an error of planner's becomes its type and message."""
+    """Carry out the request; return an error of planner's as its type and message."""
     end_with_parent()
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     target = target_named(request["device"])

@@ -1,4 +1,4 @@
-"""What a verification on the CPU is asked to compare, and the options of its sessions."""
+"""The request for a verification on the CPU: the models, and the options of their sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class CpuJob:
-    """A verification on the CPU: the models, and what is asked of them.
+    """A verification on the CPU.
 
     Attributes:
         paths, graphs: files and graphs of the models "original" and "rewritten".

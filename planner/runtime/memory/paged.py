@@ -82,11 +82,10 @@ class PagedPool:
     """The pool, with no limit. It has the interface of `planner.runtime.memory.bfc.Arena`.
 
     Attributes:
-        piece_bytes: of what shares a page; a device has another size.
-        requested: bytes asked for, of what is in use.
-        pages: in use; pages_most: at the most.
-        _by_longest: heaps of pages by their longest span; those whose longest was another since stay
-            until they are met.
+        piece_bytes: unit of small buffers, which share pages; a device has another one.
+        requested: bytes asked for by the buffers in use.
+        pages, pages_most: pages in use, now and at the peak.
+        _by_longest: heaps of pages by their longest span; an outdated entry stays until it is met.
     """
 
     page_bytes: int = PAGE_BYTES

@@ -165,7 +165,7 @@ def _has_same_bits(node: ir.Node, opset: int) -> bool:
 
 
 def _is_laid_out(channels: int) -> bool:
-    """Tell whether a pool of so many channels is laid out in blocks."""
+    """Tell whether a pool with this many channels is laid out in blocks."""
     import onnxruntime as ort
 
     image = [1, channels, 2, 2]

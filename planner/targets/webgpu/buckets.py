@@ -146,7 +146,7 @@ def predict(
 
 
 class _BufferCache:
-    """The buffers by size: those of one size are alike."""
+    """Free buffers by size: buffers of one size are alike."""
 
     def __init__(self, limits: Mapping[int, int], apart: int) -> None:
         self.exist = apart

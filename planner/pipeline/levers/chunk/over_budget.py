@@ -9,13 +9,14 @@ from planner.pipeline.prepare.prepared import Prepared
 
 
 class OverBudget:
-    """Those steps in the model's order; only the peak's, if all others have room.
+    """Steps in the model's order that exceed the room; only the step of the peak if none does.
 
     Args:
         room_bytes: None counts every step.
 
     Attributes:
-        peak: a step of the peak. `step` is each operation's step, by OpId.
+        peak: a step of the peak.
+        step: each operation's step, by OpId.
     """
 
     def __init__(self, prepared: Prepared, room_bytes: int | None) -> None:
@@ -26,5 +27,5 @@ class OverBudget:
         self.step = {op: i for i, op in enumerate(prepared.order)}
 
     def between(self, begin: int, end: int | None = None) -> int:
-        """Count them within a half-open range of steps; None runs to the last."""
+        """Count these steps in a half-open range; None is the end of the last step."""
         return int(self._before[-1 if end is None else end] - self._before[begin])
