@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner import clock
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
-from planner.portfolio.race import Runner, race
+from planner.portfolio.race import Entrant, Runner, race
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy
 from planner.search.state import SearchSettings
@@ -49,7 +49,8 @@ def solve_orders(
     bounds_us: list[float] = []
     runners = [Runner(index=0, bound_us=problems[0].base_duration_us)]
     if len(problems) > 1:
-        runners = race(problems, time_limit_s=numbers.share * limit_s, policy=policy)
+        entrants = [Entrant(problem=problem) for problem in problems]
+        runners = race(entrants, time_limit_s=numbers.share * limit_s, policy=policy)
     for runner in runners:
         left_s = limit_s - (clock.now() - start)
         best_us = best.candidate.time_us if best and best.candidate else float("inf")

@@ -33,6 +33,20 @@ _Kinds = Callable[[Problem], list[Problem]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entrant:
+    """One order before the race.
+
+    Attributes:
+        pins_us: additional time of the nodes that pin the order.
+        rough: a rough plan of an earlier race; None to make one.
+    """
+
+    problem: Problem
+    pins_us: float = 0.0
+    rough: Solved | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
     """One order in the race.
 
@@ -43,11 +57,13 @@ class Runner:
             out.
         pins_us: additional time of the nodes that pin this order.
         is_bounded: there was time for a bound that distinguishes this order from others.
+        rough: its rough plan; None if there was no time for one.
     """
 
     index: int
     bound_us: float
     solved: Solved | None = None
+    rough: Solved | None = None
     pins_us: float = 0.0
     is_bounded: bool = True
 
@@ -109,10 +125,9 @@ MEANS = RaceMeans()
 
 
 def race(
-    problems: Sequence[Problem],
+    entrants: Sequence[Entrant],
     *,
     time_limit_s: float,
-    pins_us: Sequence[float] | None = None,
     patience: Patience | None = None,
     means: RaceMeans = MEANS,
     policy: Policy = POLICY,
@@ -125,27 +140,19 @@ def race(
     with both do.
 
     Args:
-        problems: the same operations, tensors and capacity in several orders, hence with one base
+        entrants: the same operations, tensors and capacity in several orders, hence with one base
             duration, the most promising first. The first is tried whatever its bound.
-        pins_us: additional time of plans in each order; None for none.
         patience: orders that promise too little for the wait are skipped; None searches in all.
         means: progress callback and helper process.
         policy: of the race, and of the searches in it.
 
     Returns:
-        One runner for each problem, the best first.
+        One runner for each entrant, the best first.
     """
     start = clock.now()
     numbers = policy.race
-    field = _Field(
-        problems=problems,
-        pins_us=pins_us or [0.0] * len(problems),
-        means=means,
-        patience=patience,
-        policy=policy,
-    )
-    field.bound(start + numbers.bounds_until * time_limit_s)
-    if any(r.solved for r in field.runners):
+    field = _Field(entrants=entrants, means=means, patience=patience, policy=policy)
+    if field.bound(start + numbers.bounds_until * time_limit_s):
         return field.ranked()  # an order that fits as it is: no other is better
     until = start + numbers.rough_until * time_limit_s
     field.search(
@@ -153,7 +160,7 @@ def race(
         until,
         engine=_roughly,
         kinds=_single_kinds,
-        least_s=_rough_s(problems[0], numbers),
+        least_s=_rough_s(entrants[0].problem, numbers),
         late_until=start + time_limit_s + numbers.overtime_s,
     )
     until = start + numbers.first_until * time_limit_s
@@ -212,8 +219,7 @@ class _Field:
         marks: by problem; orders with equal marks hardly differ.
     """
 
-    problems: Sequence[Problem]
-    pins_us: Sequence[float]
+    entrants: Sequence[Entrant]
     means: RaceMeans
     patience: Patience | None
     policy: Policy
@@ -229,17 +235,20 @@ class _Field:
         """Return the runners, best first."""
         return sorted(self.runners, key=lambda r: r.rank)
 
-    def bound(self, until: float) -> None:
-        """Add a runner for each order, with a lower bound on the time of its plans.
+    def bound(self, until: float) -> bool:
+        """Add a runner for each order, and tell whether an order fits as it is.
 
-        The bound is the LP's with the instant of the peak alone, or the base duration once time is
-        out. An order that fits as it is needs no search: its runner is solved.
+        A runner has a lower bound on the time of its plans: the LP's with the instant of the peak
+        alone, or the base duration once time is out. An order that fits as it is needs no search: its
+        runner is solved.
         """
-        for index, problem in enumerate(self.problems):
+        fits = False
+        for index, entrant in enumerate(self.entrants):
+            problem, pins_us = entrant.problem, entrant.pins_us
             peak = peak_of(problem, range(len(problem.ops)))
             if peak <= problem.capacity_bytes:
                 plain = solve(problem, SearchSettings(limit_s=0.0))
-                base_us, pins_us = problem.base_duration_us, self.pins_us[index]
+                base_us, fits = problem.base_duration_us, True
                 self.runners.append(
                     Runner(index=index, bound_us=base_us, solved=plain, pins_us=pins_us)
                 )
@@ -257,10 +266,17 @@ class _Field:
             if least > problem.capacity_bytes:
                 bound_us = float("inf")
             self.marks.append((least, peak, cut_us))
-            pins_us = self.pins_us[index]
             self.runners.append(
-                Runner(index=index, bound_us=bound_us, pins_us=pins_us, is_bounded=is_bounded)
+                Runner(
+                    index=index,
+                    bound_us=bound_us,
+                    solved=entrant.rough,
+                    rough=entrant.rough,
+                    pins_us=pins_us,
+                    is_bounded=is_bounded,
+                )
             )
+        return fits
 
     @property
     def has_fair_plan(self) -> bool:
@@ -269,16 +285,16 @@ class _Field:
         return any(
             r.solved is not None
             and r.solved.candidate is not None
-            and r.solved.candidate.time_us <= most * self.problems[r.index].base_duration_us
+            and r.solved.candidate.time_us <= most * self.entrants[r.index].problem.base_duration_us
             for r in self.runners
         )
 
     def distinct(self) -> list[Runner]:
-        """Return one runner per mark, in the order of the problems."""
+        """Return one runner per mark, in the order of the entrants, without those with a plan."""
         first: dict[tuple[int, int, float], Runner] = {}
         for runner in self.runners:
             first.setdefault(self.marks[runner.index], runner)
-        return list(first.values())
+        return [runner for runner in first.values() if runner.rough is None]
 
     def search(
         self,
@@ -300,12 +316,13 @@ class _Field:
         """
         least_s = self.numbers.min_s if least_s is None else least_s
         left = 1.0  # least share left of the time that plans added before this round
+        tried = sum(runner.solved is not None for runner in self.runners)
 
         def turns() -> Iterator[_Turn]:
             for number, runner in enumerate(turn):
                 now = clock.now()
                 left_s = until - now
-                is_enough = number >= self.numbers.tried_orders and self.has_fair_plan
+                is_enough = tried + number >= self.numbers.tried_orders and self.has_fair_plan
                 if left_s < least_s and (now > late_until or is_enough):
                     break
                 limit_s = max(least_s, left_s / (len(turn) - number))
@@ -325,7 +342,8 @@ class _Field:
             nonlocal left
             best = self._better(turn, found)
             before_us, after_us = self._added_us(turn.runner), self._added_us(best)
-            self.runners[best.index] = best
+            is_rough = engine is _roughly
+            self.runners[best.index] = replace(best, rough=best.solved) if is_rough else best
             if before_us > 0:
                 left = min(left, after_us / before_us)
 
@@ -347,10 +365,10 @@ class _Field:
             return []
         if left is not None and not self._promises(runner, left, best_us):
             return []
-        return self._contenders(runner, kinds(self.problems[runner.index]), best_us)
+        return self._contenders(runner, kinds(self.entrants[runner.index].problem), best_us)
 
     def _is_whole(self, runner: Runner, parts: Sequence[Problem]) -> bool:
-        return parts[0] is self.problems[runner.index]
+        return parts[0] is self.entrants[runner.index].problem
 
     def _better(self, turn: _Turn, found: list[Solved]) -> Runner:
         """Return the runner with the better of the new results and its previous one."""
@@ -364,6 +382,7 @@ class _Field:
                 index=runner.index,
                 bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
                 solved=f,
+                rough=runner.rough,
                 pins_us=runner.pins_us,
                 is_bounded=runner.is_bounded,
             )
@@ -403,7 +422,7 @@ class _Field:
         """Return the time that a runner's plan adds; 0 without a plan."""
         if runner.solved is None or runner.solved.candidate is None:
             return 0.0
-        base_us = self.problems[runner.index].base_duration_us
+        base_us = self.entrants[runner.index].problem.base_duration_us
         return runner.solved.candidate.time_us - base_us
 
     def _promises(self, runner: Runner, left: float, best_us: float) -> bool:
@@ -413,6 +432,6 @@ class _Field:
         """
         if self.patience is None or self._added_us(runner) <= 0:
             return True
-        base_us = self.problems[runner.index].base_duration_us
+        base_us = self.entrants[runner.index].problem.base_duration_us
         gain_us = best_us - base_us - runner.pins_us - left * self._added_us(runner)
         return self.patience.is_worth(gain_us, base_us)

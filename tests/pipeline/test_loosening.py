@@ -15,13 +15,13 @@ from planner.graph.schedule import default_order
 from planner.lower.order.pins import pins_needed
 from planner.pipeline.answer import optimizing
 from planner.pipeline.answer.policy import ANSWERING
-from planner.pipeline.prepare.prepared import Prepared, prepare, silent
+from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record.assemble import INTERRUPTED
 from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.orders import base_orders, with_pins
 from planner.pipeline.solve.planned import Planned
-from planner.pipeline.solve.planning import make_plan
+from planner.pipeline.solve.planning import Means, make_plan
 from planner.request import Costs, Request
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
@@ -38,7 +38,7 @@ def planned() -> tuple[Prepared, Settings, Planned]:
     )
     prepared = prepare(request)
     settings = replace(settings_of(prepared), time_limit_s=20.0)
-    return prepared, settings, make_plan(prepared, settings, silent)
+    return prepared, settings, make_plan(prepared, settings, Means())
 
 
 def test_fewer_nodes_pin_a_plan_that_is_the_same_otherwise(planned, tmp_path: Path) -> None:

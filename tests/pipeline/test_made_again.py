@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import InfeasibleBudgetError
-from planner.pipeline.prepare.prepared import Prepared, prepare, silent
+from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve import planning, trying
 from planner.pipeline.solve.orders import BaseOrder
@@ -60,7 +60,7 @@ def taken_at_first(patch: pytest.MonkeyPatch) -> list[BaseOrder]:
 
 def test_it_is_made_again_in_the_few_most_promising_orders(asked, monkeypatch) -> None:
     seen, lowered = recording(monkeypatch), taken_at_first(monkeypatch)
-    planned = planning.make_plan(*asked, silent)
+    planned = planning.make_plan(*asked, planning.Means())
     assert planned.timeline.peak_bytes <= asked[1].budget_bytes
     first, second = seen
     assert len(first) > POLICY.again_orders == len(second)
@@ -78,6 +78,6 @@ def test_where_nothing_fits_in_these_all_are_searched_in(asked, monkeypatch) -> 
         solve_all(search)
 
     monkeypatch.setattr(trying.TrialSearch, "solve_all", solving)
-    planned = planning.make_plan(*asked, silent)
+    planned = planning.make_plan(*asked, planning.Means())
     assert planned.timeline.peak_bytes <= asked[1].budget_bytes
     assert [len(orders) for orders in seen] == [len(seen[0]), POLICY.again_orders, len(seen[0])]

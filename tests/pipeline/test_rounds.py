@@ -15,13 +15,15 @@ from models import zoo
 from planner import clock
 from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.pipeline.levers import rounds
-from planner.pipeline.levers.lever import Means
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve import trying
 from planner.pipeline.solve.planned import Planned, lowered_plan
-from planner.pipeline.solve.planning import make_plan, refined
+from planner.pipeline.solve.planning import Means, make_plan, refined
+from planner.plan.problem import Problem
+from planner.plan.solved import Solved
+from planner.portfolio import race
 from planner.portfolio.solve import solved_of
 from planner.request import Costs, Limits, Request
 from planner.search.engine import run_engine
@@ -75,7 +77,7 @@ def tight() -> tuple[Prepared, Settings, Planned]:
     )
     prepared = prepare(request)
     settings = settings_of(prepared)
-    return prepared, settings, make_plan(prepared, settings, lambda _: None)
+    return prepared, settings, make_plan(prepared, settings, Means())
 
 
 Round = Callable[[int, Settings], Planned]
@@ -88,6 +90,7 @@ def run(
     *,
     limit_s: float,
     keep: bool = False,
+    means: Means | None = None,
     going_on: Callable[[Planned], Planned] = lambda planned: planned,
 ) -> tuple[Planned, list[float]]:
     """Plan in rounds that `a_round` makes, by their number; return the plan and the rounds' limits.
@@ -110,9 +113,8 @@ def run(
     monkeypatch.setattr(rounds, "plan_with", plan_with)
     monkeypatch.setattr(rounds, "refined", refined)
     with clock.counting():
-        found = plan_in_rounds(
-            (), prepared, replace(settings, time_limit_s=limit_s), Means(keep_on_interrupt=keep)
-        )
+        limited = replace(settings, time_limit_s=limit_s)
+        found = plan_in_rounds((), prepared, limited, means or Means(keep_on_interrupt=keep))
     return found, begun
 
 
@@ -157,6 +159,43 @@ def test_a_plan_that_is_proved_best_ends_the_rounds(monkeypatch, tight):
     proved = replace(plan.solved, bound_us=plan.time_us)
     best = replace(plan, solved=proved, searched=proved)
     assert len(run(monkeypatch, tight, lambda *_: best, limit_s=200.0)[1]) == 1
+
+
+def test_rounds_go_on_as_long_as_a_race_reaches_new_orders(monkeypatch, tight):
+    """The bound of the plan's own order says nothing of the others."""
+    plan = tight[2]
+    proved = replace(slower(plan, 2.0).solved, bound_us=2.0 * plan.time_us)
+    best = replace(plan, solved=proved, searched=proved)
+    means = Means()
+
+    def reached(number: int, _: Settings) -> Planned:
+        if number <= 2:
+            problem = replace(plan.formulation.problem, capacity_bytes=number)
+            means.rough[problem] = proved
+        return best
+
+    _, begun = run(monkeypatch, tight, reached, limit_s=200.0, means=means)
+    assert len(begun) == 3
+
+
+def test_a_later_search_makes_no_rough_plan_again_and_goes_on_from_the_best(monkeypatch, tight):
+    prepared, settings, _ = tight
+    made: list[Problem] = []
+    rough_plan = race.rough_plan
+
+    def making(problem: Problem, *rest: Any) -> Solved:
+        made.append(problem)
+        return rough_plan(problem, *rest)
+
+    monkeypatch.setattr(race, "rough_plan", making)
+    means = Means()
+    with clock.counting():
+        first = make_plan(prepared, replace(settings, time_limit_s=4.0), means)
+        count = len(made)
+        assert count and means.rough and means.best
+        again = make_plan(prepared, replace(settings, time_limit_s=0.5), means)
+    assert len(made) == count
+    assert again.step_us == pytest.approx(first.step_us)
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -256,7 +295,7 @@ def test_a_plan_that_a_search_goes_on_from_gets_better_and_holds(tight):
     assert rough.candidate is not None and rough.candidate.time_us > plan.time_us
     first = lowered_plan(prepared, settings, plan.base, plan.formulation, rough, plan.orders)
     with clock.counting():
-        found = refined(first, replace(settings, time_limit_s=3.0), lambda _: None)
+        found = refined(first, replace(settings, time_limit_s=3.0), Means())
     assert found.holds and not found.over_bytes
     assert found.prepared is prepared and found.orders == plan.orders
     assert found.is_better(first) and not first.is_better(found)
@@ -359,5 +398,5 @@ def test_one_search_is_made_however_late_it_is(monkeypatch, tight):
     """On a busy machine a short round was over before any order was searched in."""
     prepared, settings, _ = tight
     monkeypatch.setattr(trying, "POLICY", replace(trying.POLICY, late_trials=0))
-    found = make_plan(prepared, replace(settings, time_limit_s=1e-6), lambda _: None)
+    found = make_plan(prepared, replace(settings, time_limit_s=1e-6), Means())
     assert found.holds and not found.over_bytes

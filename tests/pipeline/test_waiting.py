@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.pipeline.prepare.prepared import prepare, silent
+from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve import planning
 from planner.request import Costs, Request
@@ -30,7 +30,7 @@ def test_a_later_part_has_waited_since_the_first_began(waited_s, monkeypatch):
     now = time.monotonic()
     since = None if waited_s is None else now - waited_s
     settings = replace(settings_of(prepared), since=since, time_limit_s=6.0)
-    found = planning.make_plan(prepared, settings, silent)
+    found = planning.make_plan(prepared, settings, planning.Means())
     assert found.solved.candidate is not None
     if since is None:
         assert all(moment >= now for moment in begun)

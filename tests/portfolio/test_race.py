@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from planner.plan.solved import Solved
 from planner.portfolio import race as race_module
 from planner.portfolio.orders import solve_orders
 from planner.portfolio.policies import RacePolicy
-from planner.portfolio.race import RaceMeans, Runner, race, rough_plan
+from planner.portfolio.race import Entrant, RaceMeans, Runner, race, rough_plan
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy
 from planner.processes.workers import Beside, beside
@@ -42,11 +44,17 @@ def orders_of(problem: Problem, share: float) -> list[Problem]:
     return [at_capacity(p, low + int(share * (high - low))) for p in moved]
 
 
+def entrants(problems: Sequence[Problem], pins_us: Sequence[float] = ()) -> list[Entrant]:
+    """The orders before a race."""
+    pairs = itertools.zip_longest(problems, pins_us, fillvalue=0.0)
+    return [Entrant(problem=problem, pins_us=us) for problem, us in pairs]
+
+
 @FEW
 @given(problem=problems(), share=shares)
 def test_every_order_is_ranked_by_what_it_can_do(problem, share):
     moved = orders_of(problem, share)
-    runners = race(moved, time_limit_s=4.0)
+    runners = race(entrants(moved), time_limit_s=4.0)
     assert sorted(r.index for r in runners) == list(range(len(moved)))
     assert [r.rank for r in runners] == sorted(r.rank for r in runners)
     best_us = min((r.rank[1] for r in runners if r.rank[0] == 0), default=math.inf)
@@ -63,7 +71,7 @@ def test_every_order_is_ranked_by_what_it_can_do(problem, share):
 @given(problem=problems(), share=shares)
 def test_the_answer_is_a_plan_in_the_order_that_it_names(problem, share):
     moved = orders_of(problem, share)
-    raced = race(moved, time_limit_s=2.0)[0].solved
+    raced = race(entrants(moved), time_limit_s=2.0)[0].solved
     found = solve_orders(moved, SearchSettings(limit_s=5.0, workers=1))
     index, solved = found.index, found.solved
     if solved.candidate is None:
@@ -113,9 +121,9 @@ def only_greedy(policy: Policy) -> Policy:
 def test_no_search_is_shorter_than_the_policy_says():
     """But for rough plans, until there is a fair one."""
     moved = uneven()
-    assert all(r.solved for r in race(moved, time_limit_s=4.0))
+    assert all(r.solved for r in race(entrants(moved), time_limit_s=4.0))
     patient = replace(POLICY, race=replace(POLICY.race, rough_s=5.0, min_s=5.0))
-    raced = race(moved, time_limit_s=4.0, policy=patient)
+    raced = race(entrants(moved), time_limit_s=4.0, policy=patient)
     assert [r.index for r in raced if r.solved] == [0]
 
 
@@ -129,7 +137,7 @@ def test_orders_are_tried_until_there_is_a_fair_plan_though_time_is_out():
     def raced(problems: list[Problem], **changed: float) -> list[Runner]:
         policy = replace(POLICY, race=replace(POLICY.race, **changed))
         with clock.counting():
-            return race(problems, time_limit_s=1e-9, policy=policy)
+            return race(entrants(problems), time_limit_s=1e-9, policy=policy)
 
     def tried(problems: list[Problem], **changed: float) -> set[int]:
         return {r.index for r in raced(problems, **changed) if r.solved}
@@ -161,15 +169,39 @@ def test_a_rough_plan_has_time_for_each_lever_and_operation(monkeypatch: pytest.
     alone = uneven()
     both = [replace(p, swap_out_bytes_per_s=1e6, swap_in_bytes_per_s=1e6) for p in alone]
     for orders in (alone, both):
-        race(orders, time_limit_s=1e-9, policy=policy)
+        race(entrants(orders), time_limit_s=1e-9, policy=policy)
     assert {is_recompute for is_recompute, _ in asked} == {True, False}
     assert min(op_s for _, op_s in asked) >= 1.0
+
+
+def test_orders_that_were_raced_keep_their_rough_plans(monkeypatch: pytest.MonkeyPatch):
+    """The time goes to the others, and few tried orders count over both races."""
+    made: list[Problem] = []
+
+    def noted(problem: Problem, *rest: Any) -> Solved:
+        made.append(problem)
+        return rough_plan(problem, *rest)
+
+    monkeypatch.setattr(race_module, "rough_plan", noted)
+    moved = [replace(p, fixed_bytes=i) for i, p in enumerate(uneven())]
+    policy = replace(POLICY, race=replace(POLICY.race, tried_orders=2))
+    with clock.counting():
+        first = race(entrants(moved), time_limit_s=1e-9, policy=policy)
+        rough = {r.index: r.rough for r in first if r.rough is not None}
+        assert set(rough) == {0, 1}
+        assert made == moved[:2]
+        known = [replace(e, rough=rough.get(i)) for i, e in enumerate(entrants(moved))]
+        then = race(known, time_limit_s=4.0, policy=policy)
+    assert made == moved
+    kept = {r.index: r.rough for r in then}
+    assert all(kept[index] is plan for index, plan in rough.items())
+    assert all(plan is not None for plan in kept.values())
 
 
 def test_the_searches_are_those_of_the_policy():
     moved, policy = uneven(), only_greedy(POLICY)
     settings = SearchSettings(limit_s=4.0, workers=1)
-    raced = race(moved, time_limit_s=4.0, policy=policy)
+    raced = race(entrants(moved), time_limit_s=4.0, policy=policy)
     found = [r.solved for r in raced if r.solved]
     found.append(solve_orders(moved, settings, policy=policy).solved)
     assert len(found) > 1
@@ -198,7 +230,7 @@ def test_a_search_that_goes_on_is_no_worse(problem, share):
 def test_what_pins_an_order_counts_in_the_ranking(problem, share, data):
     moved = orders_of(problem, share)
     pins_us = [data.draw(st.floats(0, 5)) for _ in moved]
-    runners = race(moved, time_limit_s=0.5, pins_us=pins_us)
+    runners = race(entrants(moved, pins_us), time_limit_s=0.5)
     assert sorted(r.index for r in runners) == list(range(len(moved)))
     found = [r for r in runners if r.solved is not None and r.solved.candidate is not None]
     times_us = [r.solved.candidate.time_us + pins_us[r.index] for r in found]
@@ -216,8 +248,8 @@ def helper() -> Iterator[Beside]:
 @given(problem=problems(), share=shares)
 def test_a_race_in_two_processes_comes_to_what_one_comes_to(helper, problem, share):
     moved = orders_of(problem, share)
-    alone = race(moved, time_limit_s=4.0)
-    runners = race(moved, time_limit_s=4.0, means=RaceMeans(helper=helper))
+    alone = race(entrants(moved), time_limit_s=4.0)
+    runners = race(entrants(moved), time_limit_s=4.0, means=RaceMeans(helper=helper))
     assert sorted(r.index for r in runners) == list(range(len(moved)))
     assert runners[0].rank[0] == alone[0].rank[0]
     for runner in runners:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.portfolio.race import race
+from planner.portfolio.race import Entrant, race
 from planner.portfolio.solve import solve
 from planner.search.engine import run_engine
 from planner.search.engines.simple import Greedy
@@ -81,7 +81,7 @@ def test_no_patience_at_all_still_finds_what_fits(problem, share):
 @given(problem=problems(), share=st.floats(0.2, 0.8))
 def test_a_hasty_race_has_a_winner_wherever_a_patient_one_has(problem, share):
     tight = between(problem, share)
-    hasty = race([tight] * 4, time_limit_s=4.0, patience=waited(100.0, 1.0))
-    patient = race([tight] * 4, time_limit_s=4.0)
+    hasty = race([Entrant(problem=tight)] * 4, time_limit_s=4.0, patience=waited(100.0, 1.0))
+    patient = race([Entrant(problem=tight)] * 4, time_limit_s=4.0)
     assert sorted(runner.index for runner in hasty) == [0, 1, 2, 3]
     assert hasty[0].rank[0] <= patient[0].rank[0]

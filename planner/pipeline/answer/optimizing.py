@@ -20,7 +20,6 @@ from planner.pipeline.answer.original_ahead import OriginalAhead
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.host.hosting import ways_of
-from planner.pipeline.levers.lever import Means
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.levers.table import check_levers, levers_for, may_quicken
 from planner.pipeline.levers.whole_step import WholeStep
@@ -35,6 +34,7 @@ from planner.pipeline.record.modelviews import rewritten_view
 from planner.pipeline.record.rebuild import with_metadata
 from planner.pipeline.solve.loosening import loosened
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planning import Means
 from planner.pipeline.solve.working_ahead import may_work_ahead
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import Plan

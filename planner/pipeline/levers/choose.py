@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.graph.schedule import with_folded
-from planner.pipeline.levers.lever import Case, Ladder, Lever, Means, Rung, Trouble
+from planner.pipeline.levers.lever import Case, Ladder, Lever, Rung, Trouble
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, base_orders
 from planner.pipeline.solve.planned import Planned
-from planner.pipeline.solve.planning import make_plan
+from planner.pipeline.solve.planning import Means, make_plan
 from planner.pipeline.solve.quick import (
     QuickSearch,
     between,
@@ -52,14 +52,7 @@ def plan_with(
         TakenError: ONNX Runtime's optimizers take nodes of every plan away.
     """
     if not levers:
-        return make_plan(
-            prepared,
-            settings,
-            means.progress,
-            orders=orders,
-            keep_on_interrupt=means.keep_on_interrupt,
-            helper=means.helper,
-        )
+        return make_plan(prepared, settings, means, orders=orders)
     case = Case(prepared=prepared, settings=settings, means=means, began=clock.now())
     return _Choice(levers[0], levers[1:], case).run()
 

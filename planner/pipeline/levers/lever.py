@@ -15,32 +15,16 @@ from typing import Any
 from planner.errors import InfeasibleBudgetError
 from planner.graph.model import OpId, TrainingGraph
 from planner.pipeline.levers.policy import Shares
-from planner.pipeline.prepare.prepared import Prepared, Progress, silent
+from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder
 from planner.pipeline.solve.planned import Planned
+from planner.pipeline.solve.planning import Means
 from planner.pipeline.solve.policy import POLICY as SOLVING
 from planner.pipeline.solve.quick import is_slow
 from planner.plan.planfile import Plan
-from planner.processes.workers import Beside
 from planner.request import Levers
 from planner.runtime.optimizers.fusion_pins import TakenError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """Resources of a search besides its time.
-
-    Attributes:
-        keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.
-        helper: a process that can run searches beside this one; None for none.
-        measured_us: times of nodes that a lever measured, for later rounds of the same search.
-    """
-
-    progress: Progress = silent
-    keep_on_interrupt: bool = False
-    helper: Beside | None = None
-    measured_us: dict[Any, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

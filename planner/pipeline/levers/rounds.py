@@ -15,12 +15,12 @@ from planner import clock
 from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.pipeline.levers.choose import plan_with
 from planner.pipeline.levers.host.host_budget import host_budget_of
-from planner.pipeline.levers.lever import Lever, Means
+from planner.pipeline.levers.lever import Lever
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.planned import Planned
-from planner.pipeline.solve.planning import refined
+from planner.pipeline.solve.planning import Means, refined
 from planner.pipeline.solve.policy import POLICY as SOLVING
 from planner.runtime.optimizers.fusion_pins import TakenError
 
@@ -38,17 +38,19 @@ def plan_in_rounds(
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or there is no plan yet.
     """
     plans: list[Planned] = []
+    raced, races_new = 0, True
     error: InfeasibleBudgetError | TakenError | None = None
     for limit_s, begins_again in _limits(prepared, settings, plans):
         best = min(plans, key=_rank) if plans else None
-        if best is not None and not _is_worth(best, limit_s):
+        if best is not None and not _is_worth(best, limit_s, races_new=races_new):
             break
         limited = replace(settings, time_limit_s=limit_s)
         try:
             if begins_again:
                 made = plan_with(levers, prepared, limited, means)
+                raced, races_new = len(means.rough), len(means.rough) > raced
             elif best is not None and host_budget_of(prepared) is None:
-                made = refined(best, limited, means.progress)
+                made = refined(best, limited, means)
             else:
                 continue
         except (InfeasibleBudgetError, TakenError) as found:
@@ -117,13 +119,18 @@ def _is_final(
     return is_proved and not any(lever.rewrites for lever in levers)
 
 
-def _is_worth(best: Planned, limit_s: float) -> bool:
-    """Tell whether another round is worth the wait."""
+def _is_worth(best: Planned, limit_s: float, *, races_new: bool) -> bool:
+    """Tell whether another round is worth the wait.
+
+    Args:
+        races_new: the last race had time for orders that were not raced before, so that the next one
+            may reach a better order, for which the bound of the best plan's order does not hold.
+    """
     searched = best.searched
     assert searched.candidate is not None
-    gap_us = searched.candidate.time_us - searched.bound_us
-    worth_s = POLICY.round_chance * gap_us / max(1e-9, SOLVING.worth_per_s * searched.bound_us)
-    return not searched.is_tight and limit_s <= worth_s
+    bound_us = best.formulation.problem.base_duration_us if races_new else searched.bound_us
+    gap_us = searched.candidate.time_us - bound_us
+    return limit_s <= POLICY.round_chance * gap_us / max(1e-9, SOLVING.worth_per_s * bound_us)
 
 
 def _least(

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from planner import clock
 from planner.errors import InfeasibleBudgetError
 from planner.formulate import Formulation
 from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
-from planner.pipeline.prepare.prepared import Prepared, Progress
+from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.solve.fitting import with_room
 from planner.pipeline.solve.least_plan import least_peaks, least_plan
 from planner.pipeline.solve.orders import (
@@ -35,22 +36,40 @@ from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.trying import TrialSearch
 from planner.pipeline.solve.working_ahead import WorkingAhead, may_work_ahead
+from planner.plan.problem import Problem
 from planner.plan.solved import Solved
-from planner.portfolio.race import RaceMeans, race
+from planner.portfolio.race import Entrant, RaceMeans, race
 from planner.portfolio.table import POLICY as PORTFOLIO
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.search.patience import Patience
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Resources of a search besides its time, and knowledge for later rounds of it.
+
+    Attributes:
+        keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.
+        helper: a process that can run searches beside this one; None for none.
+        measured_us: times of nodes that a lever measured.
+        rough, best: rough plans, and the best results of longer searches, by problem.
+    """
+
+    progress: Progress = silent
+    keep_on_interrupt: bool = False
+    helper: Beside | None = None
+    measured_us: dict[Any, float] = field(default_factory=dict)
+    rough: dict[Problem, Solved] = field(default_factory=dict)
+    best: dict[Problem, Solved] = field(default_factory=dict)
+
+
 def make_plan(
     prepared: Prepared,
     settings: Settings,
-    progress: Progress,
+    means: Means,
     *,
     orders: tuple[BaseOrder, ...] = (),
-    keep_on_interrupt: bool = False,
-    helper: Beside | None = None,
 ) -> Planned:
     """Solve in several base orders, lower, and check.
 
@@ -59,9 +78,8 @@ def make_plan(
     possible.
 
     Args:
+        means: its helper works on trials ahead.
         orders: the base orders; if empty, they are searched for.
-        keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is returned.
-        helper: a process that works on trials ahead; None: nothing is worked on ahead.
 
     Raises:
         InfeasibleBudgetError: no plan fits; it has the least peak found and its largest tensors.
@@ -70,11 +88,11 @@ def make_plan(
     deadline = clock.now() + settings.time_limit_s
     kept: list[Planned] = []
     course = _Course(given=orders)
-    ahead = WorkingAhead(helper if may_work_ahead(settings.workers) else None)
+    ahead = WorkingAhead(means.helper if may_work_ahead(settings.workers) else None)
     while True:
         try:
-            keep = kept if keep_on_interrupt else None
-            search = _search(prepared, settings, progress, course, keep, ahead)
+            keep = kept if means.keep_on_interrupt else None
+            search = _search(prepared, settings, means, course, keep, ahead)
             try:
                 search.solve_all()
             except TakenError:
@@ -84,7 +102,7 @@ def make_plan(
         except KeyboardInterrupt:
             if not kept:
                 raise
-            progress("interrupted: the best plan so far is kept")
+            means.progress("interrupted: the best plan so far is kept")
             return kept[-1].interrupted()
         except InfeasibleBudgetError:
             if not course.few:
@@ -94,13 +112,13 @@ def make_plan(
         except TakenError as error:
             kept.clear()
             prepared = _barred(prepared, error)
-            progress(f"again: {error}")
+            means.progress(f"again: {error}")
             settings = _for_the_rest(settings, deadline)
         finally:
             ahead.end()
 
 
-def refined(planned: Planned, settings: Settings, progress: Progress) -> Planned:
+def refined(planned: Planned, settings: Settings, means: Means) -> Planned:
     """Search on from a plan, in its base order and for its model; return the better plan.
 
     Raises:
@@ -111,8 +129,9 @@ def refined(planned: Planned, settings: Settings, progress: Progress) -> Planned
     search = TrialSearch(
         prepared=planned.prepared,
         settings=settings,
-        progress=progress,
+        progress=means.progress,
         forms={base: whole},
+        best=means.best,
         raced={base: planned.searched},
         kept=None,
         ahead=WorkingAhead(None),
@@ -184,7 +203,7 @@ def _barred(prepared: Prepared, error: TakenError) -> Prepared:
 def _search(
     prepared: Prepared,
     settings: Settings,
-    progress: Progress,
+    means: Means,
     course: _Course,
     kept: list[Planned] | None,
     ahead: WorkingAhead,
@@ -194,7 +213,7 @@ def _search(
     Args:
         course: knowledge of the base orders, which is extended.
     """
-    start, orders_s = clock.now(), 0.1 * settings.time_limit_s
+    start, orders_s, progress = clock.now(), 0.1 * settings.time_limit_s, means.progress
     if not course.orders:
         orders = course.given
         if not orders:
@@ -218,9 +237,10 @@ def _search(
         settings=settings,
         progress=progress,
         forms=forms,
+        best=means.best,
         kept=kept,
         ahead=ahead,
-        raced=_race(forms, deadline, progress, patience, ahead.process),
+        raced=_race(forms, deadline, means, patience, ahead.process),
         patience=patience,
         deadline=deadline,
     )
@@ -251,27 +271,32 @@ def _accepted(search: TrialSearch) -> Planned:
 def _race(
     forms: Mapping[BaseOrder, Formulation],
     deadline: float,
-    progress: Progress,
+    means: Means,
     patience: Patience,
     helper: Beside | None,
 ) -> dict[BaseOrder, Solved | None]:
-    """Return the orders in which a plan may fit, best first, each with a short search's result."""
+    """Return the orders in which a plan may fit, best first, each with a short search's result.
+
+    Orders that were raced before keep their rough plans, and the time goes to the others.
+    """
     orders = list(forms)
     done = 0
 
     def begins(index: int) -> None:
         nonlocal done
         done += 1
-        progress(f"comparing base orders ({done}): {orders[index].name}")
+        means.progress(f"comparing base orders ({done}): {orders[index].name}")
 
     left_s = deadline - clock.now()
     problems = [forms[base].problem for base in orders]
-    share_s = PORTFOLIO.race.share * left_s
     runners = race(
-        problems,
-        time_limit_s=share_s,
-        pins_us=[order.pins_us for order in orders],
+        [
+            Entrant(problem=problem, pins_us=base.pins_us, rough=means.rough.get(problem))
+            for base, problem in zip(orders, problems, strict=True)
+        ],
+        time_limit_s=PORTFOLIO.race.share * left_s,
         patience=patience,
         means=RaceMeans(progress=begins, helper=helper),
     )
+    means.rough.update({problems[r.index]: r.rough for r in runners if r.rough is not None})
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

@@ -13,7 +13,7 @@ from planner.pipeline.solve.orders import BaseOrder, formulate_in, one_of_each_f
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.policy import POLICY
 from planner.plan.problem import Problem
-from planner.portfolio.race import race
+from planner.portfolio.race import Entrant, race
 from planner.portfolio.solve import solve
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
@@ -70,8 +70,9 @@ def quickest(
     """
     orders = one_of_each_first(orders)[:most]
     capacity = settings.budget_bytes
-    problems = [formulate_in(prepared, base.order, settings, capacity).problem for base in orders]
-    best = race(problems, time_limit_s=limit_s, patience=patience)[0]
+    forms = [formulate_in(prepared, base.order, settings, capacity) for base in orders]
+    entrants = [Entrant(problem=form.problem) for form in forms]
+    best = race(entrants, time_limit_s=limit_s, patience=patience)[0]
     found = None if best.solved is None else best.solved.candidate
     time_us = float("inf") if found is None else found.time_us + prepared.views_us
     return orders[best.index], time_us

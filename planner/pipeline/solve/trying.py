@@ -23,6 +23,7 @@ from planner.pipeline.solve.serial_first import limit_within, search_for
 from planner.pipeline.solve.trials import Trial, TrialOutcome, Trials
 from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
 from planner.plan.candidate import Candidate
+from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
@@ -51,6 +52,7 @@ class TrialSearch:
         forms: the problem in each base order, with the whole budget as capacity.
         kept: receives the best plan so far; None if the caller does not want it.
         raced: orders in which a plan may fit, each with the best result so far.
+        best: the results of all searches so far, by problem.
         ahead: works on the next trials while a plan is lowered.
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
         lowered: base order of the plan lowered last.
@@ -70,6 +72,7 @@ class TrialSearch:
     progress: Progress
     forms: Mapping[BaseOrder, Formulation]
     raced: dict[BaseOrder, Solved | None]
+    best: dict[Problem, Solved]
     kept: list[Planned] | None
     ahead: WorkingAhead
     patience: Patience
@@ -222,13 +225,13 @@ class TrialSearch:
             solved = search_for(form.problem)(
                 form.problem,
                 limits,
-                start=self._start(trial.base, capacity),
+                start=self._start(trial.base, form.problem),
                 progress=lambda text: self.progress(f"solving: {text}"),
             )
         if is_first:  # an early end means a good plan: no other search gets much longer
             self.longest_s = 2 * max(POLICY.least_search_s, clock.now() - begun)
         if solved.candidate is not None:
-            self.found[trial.base] = solved
+            self.found[trial.base] = self.best[form.problem] = solved
         is_cut = solved.solve_s >= POLICY.cut * limits.limit_s
         found = _Found(trial.base, form, solved, is_cut=is_cut)
         try:
@@ -268,19 +271,21 @@ class TrialSearch:
                 expected.append((trial.base, self._to_judge(trial.base)))
             elif not expected and self._is_worth(trial, has_plan=True):
                 capacity = self.trials.capacity_bytes(trial)
+                problem = self._form(trial.base, capacity).problem
                 task = ToSolve(
-                    problem=self._form(trial.base, capacity).problem,
+                    problem=problem,
                     settings=self._limits(is_first=False),
-                    start=self._start(trial.base, capacity),
+                    start=self._start(trial.base, problem),
                 )
                 expected.append(((trial.base, capacity), task))
         self.ahead.expect(expected)
 
-    def _start(self, base: BaseOrder, capacity: int) -> Solved | None:
-        """Return the start of a search: the race's plan, or the last result with more budget."""
-        if capacity == self.settings.budget_bytes:
+    def _start(self, base: BaseOrder, problem: Problem) -> Solved | None:
+        """Return the start of a search: an earlier result, or the last one with more budget."""
+        known = self.best.get(problem)
+        if known is None and problem.capacity_bytes == self.settings.budget_bytes:
             return self.raced.get(base)
-        return self.found.get(base)
+        return known or self.found.get(base)
 
     def _form(self, base: BaseOrder, capacity: int) -> Formulation:
         """Return the problem of a trial."""
@@ -389,6 +394,7 @@ class TrialSearch:
             progress=lambda text: self.progress(f"improving: {text}"),
         )
         if better.candidate is not None:
+            self.best[problem] = better
             self._weigh(_Found(accepted.base, accepted.formulation, better))
         if self.accepted is accepted and better.bound_us > searched.bound_us:
             proved = replace(searched, bound_us=better.bound_us, bound_class=better.bound_class)

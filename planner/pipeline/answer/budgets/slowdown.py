@@ -16,7 +16,7 @@ from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.planned import Planned
-from planner.pipeline.solve.planning import make_plan
+from planner.pipeline.solve.planning import Means, make_plan
 from planner.units import format_both, format_bytes, format_percent
 
 
@@ -59,7 +59,7 @@ def plan_within(
         if high - low <= 0.002 * high:
             break
     if found is not None:
-        made = _made(way, settings, found, most_us, start, progress)
+        made = _made(way, settings, found, most_us, start, Means(progress=progress))
         if made is not None:
             return made
     proved = impossible >= settings.budget_bytes
@@ -77,7 +77,7 @@ def _made(
     budget: int,
     most_us: float,
     start: float,
-    progress: Progress,
+    means: Means,
 ) -> tuple[Planned, Settings] | None:
     """Plan and lower at the least budget, from `budget` on, whose plan is fast enough."""
     for _ in range(ANSWERING.more_tries):
@@ -89,7 +89,7 @@ def _made(
             time_limit_s=max(2.0, 0.6 * left_s),
         )
         try:
-            planned = make_plan(way.prepared, tight, progress, orders=way.orders)
+            planned = make_plan(way.prepared, tight, means, orders=way.orders)
         except InfeasibleBudgetError:
             planned = None  # the search had less time, or the anchors took too many bytes
         if planned is not None:

@@ -19,7 +19,7 @@ from planner.pipeline.answer.budgets.frontier import FrontierWay
 from planner.pipeline.prepare.prepared import Progress
 from planner.portfolio.frontier import FrontierSearch
 from planner.portfolio.orders import Raced
-from planner.portfolio.race import race
+from planner.portfolio.race import Entrant, race
 from planner.processes.workers import workers
 from planner.results import Frontier, Largest
 from planner.units import format_bytes
@@ -183,8 +183,9 @@ def _work(what: tuple[Callable[[Searches, _Task], Any], _Task]) -> Any:
 def _compare(searches: Searches, task: _Task) -> tuple[int, list[int]]:
     """Return the way, and the best orders at the task's budget."""
     search = searches[task.way]
-    problems = [replace(p, capacity_bytes=task.capacity_bytes) for p in search.problems]
-    runners = race(problems, time_limit_s=task.time_limit_s, policy=search.policy)
+    problems = (replace(p, capacity_bytes=task.capacity_bytes) for p in search.problems)
+    entrants = [Entrant(problem=problem) for problem in problems]
+    runners = race(entrants, time_limit_s=task.time_limit_s, policy=search.policy)
     kept = search.policy.frontier.kept_orders
     return task.way, [r.index for r in runners if not r.is_impossible][:kept]
 
