@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
@@ -11,7 +12,17 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 BUSY = 0.1
 """The share of time spent waiting for a core from which on measured times are too long."""
 
+_IDLE_LOAD = 0.5
+"""Threads that run or wait, on average over a minute, below which a machine is idle."""
+
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def is_idle() -> bool:
+    """Tell whether other work hardly needs a core: by the system's load of the last minute."""
+    with contextlib.suppress(OSError, AttributeError):
+        return os.getloadavg()[0] < _IDLE_LOAD
+    return False
 
 
 def waited_s() -> float | None:

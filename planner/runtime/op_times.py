@@ -36,8 +36,8 @@ _RUNS_S = 1.0
 _MIN_RUNS, _MAX_RUNS = 3, 30
 _MAX_EVENTS = 60_000
 """The most events of a profile, which is text: reading more would take longer than running the model."""
-_LONG_S, _LONG_RUNS = 5.0, 2
-"""The seconds of a long step, and the number of its runs after the warm-up."""
+_MOST_S = 10.0
+"""Seconds of the wall clock after which no further run begins, warm-up runs and loading included."""
 
 _BUSY_RUNS_S = 3.0
 """Seconds of runs on a busy machine: the other work may end meanwhile."""
@@ -94,33 +94,36 @@ def op_times(
 ) -> OpTimes:
     """Measure a model's nodes in runs of about a second, after two warm-up runs.
 
+    Once `_MOST_S` are over, no run begins, and what has been measured counts; of a step that takes
+    longer, that is its first run alone.
+
     Args:
         nodes: approximate number of nodes of the graph that runs.
 
     Raises:
         ModelError: ONNX Runtime cannot load or run the model, or its profile has no node in it.
     """
+    until = time.perf_counter() + _MOST_S
     with temporary_folder() as folder:
         session = create_session(path, opening.options(profile_prefix=folder / "profile"))
         most = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_EVENTS // max(1, nodes)))
-        for _ in range(COLD_RUNS):
-            run_session(session, feeds)
         begun, spent_s, waited = waited_s(), 0.0, 0.0
-        for index in range(1, most + 1):
+        for index in range(1 - COLD_RUNS, most + 1):
+            if index == 1:
+                begun, spent_s = waited_s(), 0.0
             start = time.perf_counter()
             results = run_session(session, feeds)
-            elapsed_s = time.perf_counter() - start
+            ended = time.perf_counter()
             del results
-            spent_s += elapsed_s
+            spent_s += ended - start
             waited = waited_share(begun, spent_s, opening.threads or 1)
             enough_s = _BUSY_RUNS_S if waited > BUSY else _RUNS_S
-            least_runs = _LONG_RUNS if elapsed_s > _LONG_S else _MIN_RUNS
-            if index >= least_runs and spent_s >= enough_s:
+            if ended >= until or (index >= _MIN_RUNS and spent_s >= enough_s):
                 break
         profile = Path(session.end_profiling())
         del session
         runs = read_profile(profile)
-    counted = runs[COLD_RUNS:] or runs
+    counted = runs[COLD_RUNS:] or runs[-1:]
     least = _least_us(counted)
     if not least:
         raise ModelError(f"ONNX Runtime's profile of {path} has no node in it")

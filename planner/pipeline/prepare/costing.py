@@ -30,6 +30,7 @@ from planner.onnxio.load import LoadedModel
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.request import Calibrate, Request
 from planner.runtime.build import why_no_copies
+from planner.runtime.machine import is_idle
 from planner.runtime.optimizers.normalize import is_of_large_files
 from planner.runtime.options import Level
 from planner.targets import Target
@@ -124,7 +125,7 @@ class Costing:
             return self._predicted()
         key = self._key()
         known = None if mode == "always" else kept_times(key)
-        if known is not None:
+        if known is not None and not (mode == "auto" and known.waited and is_idle()):
             return self._from(known, key, " in an earlier run")
         if mode == "kept":
             return self._predicted()
@@ -215,8 +216,7 @@ class Costing:
                 copy_in_bytes_per_s=small.copy_in_bytes_per_s,
                 pin_us=self._pin_us(found.kernel_us, small.pin_us),
             )
-        if not found.is_busy:
-            keep_times(key, times)
+        keep_times(key, times)
         return times
 
     def _measured_on_device(self, key: str, feeds: Mapping[str, Any]) -> MeasuredTimes:
@@ -269,7 +269,8 @@ class Costing:
         runs = f"the least of {times.runs} run(s)"
         busy = (
             f"the machine was busy while operation times were measured (threads waited for a core for "
-            f"{format_percent(times.waited)} of the time): they may be too long, and are not kept"
+            f"{format_percent(times.waited)} of the time): they may be too long (--calibrate measures "
+            "again)"
         )
         return Costed(
             duration_us=durations,
@@ -277,7 +278,7 @@ class Costing:
             hardware=hardware,
             pin_us=times.pin_us,
             cache=times.cache,
-            times_key="" if times.waited else key,
+            times_key=key,
             assumptions=(
                 f"operation times are {MEASURED}: {runs}",
                 *((busy,) if times.waited else ()),
