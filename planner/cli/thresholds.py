@@ -18,7 +18,7 @@ from planner.request.asking import VERIFICATION
 from planner.units import format_both, format_percent, parse_bytes, parse_percent
 
 if TYPE_CHECKING:
-    from planner.plan.planfile import PredictedCost
+    from planner.report.document.diff import DiffDocument
     from planner.report.document.headline import Headline
 
 PeakAbove = Annotated[
@@ -100,16 +100,15 @@ def check_optimized(thresholds: Thresholds, headline: Headline) -> None:
     _check(thresholds, headline.peak_before_bytes, peaks, times, than="the original's")
 
 
-def check_compared(thresholds: Thresholds, a: PredictedCost, b: PredictedCost) -> None:
+def check_compared(thresholds: Thresholds, document: DiffDocument) -> None:
     """Check the planned figures of plan b against those of plan a.
 
     Raises:
         ThresholdError: a figure is above its threshold.
     """
-    ratio = b.step_us / a.step_us if a.step_us else None
-    peaks = [("planned peak of the second plan", b.peak_bytes)]
-    times = [("predicted step time of the second plan", ratio)]
-    _check(thresholds, a.peak_bytes, peaks, times, than="the first's")
+    peaks = [("planned peak of the second plan", document.peak.b)]
+    times = [("predicted step time of the second plan", document.step_ratio)]
+    _check(thresholds, document.peak.a, peaks, times, than="the first's")
 
 
 def _check(

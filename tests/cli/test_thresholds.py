@@ -2,6 +2,7 @@
 
 import dataclasses
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -12,6 +13,7 @@ from planner.cli.main import main
 from planner.cli.thresholds import Thresholds, check_compared, check_optimized, parse_thresholds
 from planner.errors import ThresholdError, UsageError
 from planner.plan.planfile import PredictedCost
+from planner.report.document.diff import diff_document
 from planner.report.document.outcome import optimize_document
 from tests.report import examples
 
@@ -76,15 +78,17 @@ def test_a_time_that_is_no_number_fails(headline):
 
 
 def test_a_plan_is_compared_with_another():
+    plan = examples.optimize_result().plan
     a, b = (
-        PredictedCost(peak_bytes=100, time_us=10.0),
-        PredictedCost(peak_bytes=110, time_us=10.5),
+        dataclasses.replace(plan, planned=PredictedCost(peak_bytes=peak, time_us=time_us))
+        for peak, time_us in ((100, 10.0), (110, 10.5))
     )
-    check_compared(parse_thresholds("110%", "5%"), a, b)
+    document = diff_document(a, b, paths=(Path("a"), Path("b")))
+    check_compared(parse_thresholds("110%", "5%"), document)
     with pytest.raises(ThresholdError, match="planned peak of the second plan"):
-        check_compared(parse_thresholds("109%", None), a, b)
+        check_compared(parse_thresholds("109%", None), document)
     with pytest.raises(ThresholdError, match=r"5.00% above the first's, more than 4.90%"):
-        check_compared(parse_thresholds(None, "4.9%"), a, b)
+        check_compared(parse_thresholds(None, "4.9%"), document)
 
 
 @pytest.fixture

@@ -111,6 +111,24 @@ def test_the_step_time_that_is_compared_has_the_caches_in_it():
     assert "90.0 µs" in row and "-10.0 µs" in row
 
 
+def test_plans_of_two_calibrations_are_compared_by_ratios():
+    before = plan({"x": 100}, baseline=PredictedCost(peak_bytes=10_000, time_us=80.0))
+    after = plan({"x": 100}, baseline=PredictedCost(peak_bytes=10_000, time_us=125.0))
+    before, after = (
+        dataclasses.replace(p, planned=PredictedCost(peak_bytes=112, time_us=time_us))
+        for p, time_us in ((before, 88.0), (after, 150.0))
+    )
+    paths = (Path("a"), Path("b"))
+    found = diff_document(before, after, paths=paths)
+    assert not found.same_times
+    assert found.step_ratio == pytest.approx((150 / 125) / (88 / 80))
+    other = dataclasses.replace(after, schedule=schedule("abcdef", "b"))
+    assert "from x1.100 to x1.200" in diff_document(before, other, paths=paths).sentence
+    # two models have times of their own: their steps are compared as they are
+    stranger = dataclasses.replace(after, model_sha256="cd" * 32)
+    assert diff_document(before, stranger, paths=paths).step_ratio == pytest.approx(150 / 88)
+
+
 def test_fates_are_compared_by_tensor_and_by_how_often():
     a = plan(
         {"x": 1},

@@ -49,5 +49,6 @@ def diff(
             f"the plans are of different models: {a} of {before.model_sha256}, {b} of "
             f"{after.model_sha256}; pass --across-models to compare them by name"
         )
-    emit(diff_document(before, after, paths=(a, b)), print_diff, json=json)
-    check_compared(thresholds, before.planned, after.planned)
+    document = diff_document(before, after, paths=(a, b))
+    emit(document, print_diff, json=json)
+    check_compared(thresholds, document)

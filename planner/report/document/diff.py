@@ -6,6 +6,7 @@ All figures come from the two files. Differences are b - a: positive where b has
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -133,7 +134,13 @@ class PeakChange(Pair[int], frozen=True):
 
 
 class DiffDocument(Document, kw_only=True, frozen=True):
-    """The document of `planner diff`."""
+    """The document of `planner diff`.
+
+    Attributes:
+        same_times: the model's own step takes the same predicted time in both plans.
+        step_ratio: b's predicted step time by a's. If the times differ, each is divided by the time of
+            the model's own step first.
+    """
 
     schema: Literal["planner.diff/1"] = "planner.diff/1"
     planner_version: str = __version__
@@ -144,6 +151,8 @@ class DiffDocument(Document, kw_only=True, frozen=True):
     same_schedule: bool
     settings: tuple[SettingRow, ...]
     planned: dict[str, Pair[int | float]]
+    same_times: bool
+    step_ratio: float | None
     baseline_peak_bytes: Pair[int]
     bound_us: Both[float | None]
     tensors: tuple[FateRow, ...]
@@ -155,6 +164,8 @@ class DiffDocument(Document, kw_only=True, frozen=True):
 def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument:
     """Make the document of `planner diff`."""
     document = DiffDocument(
+        same_times=have_same_times(a, b),
+        step_ratio=step_ratio(a, b),
         a=str(paths[0]),
         b=str(paths[1]),
         sentence="",
@@ -175,7 +186,26 @@ def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument
         schedule=_schedule(a, b),
         peak=_peak(a, b),
     )
-    return msgspec.structs.replace(document, sentence=_sentence(document))
+    shares = [plan.planned.step_us / (plan.baseline.time_us or math.inf) for plan in (a, b)]
+    return msgspec.structs.replace(document, sentence=_sentence(document, shares))
+
+
+def have_same_times(a: Plan, b: Plan) -> bool:
+    """Tell whether step times of two plans compare as they are.
+
+    They do if the model's own step takes as long in both plans, and if the models differ.
+    """
+    is_same = (a.model_sha256, a.dims) == (b.model_sha256, b.dims)
+    return not is_same or math.isclose(a.baseline.time_us, b.baseline.time_us, rel_tol=1e-6)
+
+
+def step_ratio(a: Plan, b: Plan) -> float | None:
+    """Return `DiffDocument.step_ratio`; None if a time is 0."""
+    times = [plan.planned.step_us for plan in (a, b)]
+    if not have_same_times(a, b):
+        own = [plan.baseline.time_us for plan in (a, b)]
+        times = [time / by if by else 0.0 for time, by in zip(times, own, strict=True)]
+    return times[1] / times[0] if times[0] else None
 
 
 def _setting(plan: Plan, name: str) -> Any:
@@ -321,15 +351,26 @@ def _is_known(name: str, a: Plan, b: Plan) -> bool:
     return True
 
 
-def _sentence(document: DiffDocument) -> str:
+def _sentence(document: DiffDocument, shares: Sequence[float]) -> str:
+    """Return the sentence that sums a comparison up.
+
+    Args:
+        shares: each plan's step time by the time of its model's own step.
+    """
     peak, time, changed = document.peak, document.planned["step_us"], len(document.tensors)
     if document.same_schedule and not changed and not peak.difference:
         return "Both plans do the same."
-    ratio = f" ({_signed_percent(time.b / time.a - 1)})" if time.a else ""
+    ratio = document.step_ratio
+    percent = "" if ratio is None else f" ({_signed_percent(ratio - 1)})"
+    step = f"step time from {format_duration(time.a)} to {format_duration(time.b)}{percent}"
+    if not document.same_times:
+        step = (
+            f"step from x{shares[0]:.3f} to x{shares[1]:.3f} of the model's own{percent}: the plans "
+            "have operation times of two calibrations, so their step times do not compare"
+        )
     text = (
         f"The planned peak goes from {format_bytes(peak.a)} to {format_bytes(peak.b)} "
-        f"({signed_bytes(peak.difference)}), the predicted step time from "
-        f"{format_duration(time.a)} to {format_duration(time.b)}{ratio}"
+        f"({signed_bytes(peak.difference)}), the predicted {step}"
     )
     return (
         f"{text}; {changed:,} {'tensor is' if changed == 1 else 'tensors are'} treated differently."
