@@ -11,7 +11,12 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointPlan:
-    """The figures of one plan; `order` is the index of its base order."""
+    """The figures of one plan.
+
+    Attributes:
+        order: index of its base order.
+        actions: number of its actions; 0 for a model as it is.
+    """
 
     peak_bytes: int
     time_us: float
@@ -21,6 +26,7 @@ class PointPlan:
     recomputed_us: float = 0.0
     swap_out_bytes: int = 0
     swap_in_bytes: int = 0
+    actions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

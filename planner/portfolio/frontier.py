@@ -106,4 +106,5 @@ def point_plan(candidate: Candidate, *, engine: str, order: int) -> PointPlan:
         recomputed_us=replay.recompute_us,
         swap_out_bytes=replay.swap_out_bytes,
         swap_in_bytes=replay.swap_in_bytes,
+        actions=len(candidate.actions),
     )

@@ -11,9 +11,15 @@ from planner.pipeline.answer.budgets.frontier import merged
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.host.residence import residence_note
-from planner.pipeline.prepare.prepared import Progress, prepare
+from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
 from planner.pipeline.prepare.settings import noted_copies, settings_of
-from planner.pipeline.solve.orders import base_orders, least_found_peak, least_possible_peak
+from planner.pipeline.solve.orders import (
+    base_orders,
+    least_found,
+    least_found_peak,
+    least_possible_peak,
+    pinning_bytes,
+)
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
 from planner.results import (
@@ -45,18 +51,26 @@ def analyzed(
     progress("searching for a better order")
     orders = base_orders(prepared, time_limit_s=order_s)
     settings = settings_of(prepared)
-    progress("searching for the least budget")
-    least = least_found_peak(prepared, settings, orders, time_limit_s=least_s)
+    ways = ways_of(prepared, settings)
+    least_bytes = prepared.baseline.peak_bytes
+    if ways[0].resident:  # no way has all tensors on the device
+        progress("searching for the least budget")
+        found = least_found_peak(prepared, settings, orders, time_limit_s=least_s)
+        least_bytes = min(least_bytes, found)
     previews: list[BudgetPreview] = []
     on_host, notes = None, []
-    for way in ways_of(prepared, settings):
+    for way in ways:
         notes += residence_note(way)
-        if way.resident:
-            orders = base_orders(way, time_limit_s=order_s)
-            found = least_found_peak(way, settings, orders, time_limit_s=least_s)
-            on_host = LeastPeak(peak_bytes=found, bound_bytes=least_possible_peak(way))
+        way_orders = base_orders(way, time_limit_s=order_s) if way.resident else orders
+        progress("searching for the least budget")
+        least = least_found(way, settings, way_orders, time_limit_s=least_s)
         progress("comparing base orders")
-        previews.append(preview_budgets(way, settings, orders, progress))
+        previews.append(preview_budgets(way, settings, way_orders, least, progress))
+        found = _least_bytes(way, previews[-1])
+        if way.resident:
+            on_host = LeastPeak(peak_bytes=found, bound_bytes=least_possible_peak(way))
+        else:
+            least_bytes = min(least_bytes, found)
     return Analysis(
         model_path=request.model,
         model_sha256=prepared.loaded.sha256,
@@ -70,7 +84,7 @@ def analyzed(
         ),
         best_order_name=orders[0].name,
         least_peak_bound_bytes=least_possible_peak(prepared),
-        least_peak_bytes=min(least, prepared.baseline.peak_bytes),
+        least_peak_bytes=least_bytes,
         levers=settings.levers,
         assumptions=(*prepared.graph.assumptions, *noted_copies(prepared, settings), *notes),
         on_host=on_host,
@@ -80,3 +94,9 @@ def analyzed(
             seconds=sum(preview.seconds for preview in previews),
         ),
     )
+
+
+def _least_bytes(way: Prepared, preview: BudgetPreview) -> int:
+    """Return the least budget that one of a preview's plans fits, its pins included."""
+    plans = [point.plan for point in preview.frontier.points if point.plan is not None]
+    return min(plan.peak_bytes + pinning_bytes(way, plan.actions) for plan in plans)

@@ -22,6 +22,7 @@ from planner.order.reorder import Lives, reorder
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.policy import POLICY
+from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.portfolio.min_peak import min_peak_of
 from planner.processes.sharing import share_out
@@ -279,6 +280,15 @@ def _paging_alone(prepared: Prepared, ops: Sequence[OpId], problem: Problem) -> 
     return replace(problem, ops=again)
 
 
+def least_found(
+    prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder], *, time_limit_s: float
+) -> tuple[BaseOrder, Candidate]:
+    """Search briefly for the plan of the least peak with the levers of `settings`."""
+    problems = [formulate_in(prepared, o.order, settings, NO_LIMIT).problem for o in orders]
+    index, best = min_peak_of(problems, time_limit_s=time_limit_s)
+    return orders[index], best
+
+
 def least_found_peak(
     prepared: Prepared, settings: Settings, orders: Sequence[BaseOrder], *, time_limit_s: float
 ) -> int:
@@ -286,8 +296,7 @@ def least_found_peak(
 
     It is the peak and room for nodes that pin the order, without ONNX Runtime's fragmentation.
     """
-    problems = [formulate_in(prepared, o.order, settings, NO_LIMIT).problem for o in orders]
-    best = min_peak_of(problems, time_limit_s=time_limit_s)[1]
+    _, best = least_found(prepared, settings, orders, time_limit_s=time_limit_s)
     return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
 
 

@@ -15,9 +15,10 @@ from planner.pipeline.answer.budgets.frontier import FrontierWay, way_of
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.orders import BaseOrder
+from planner.pipeline.solve.orders import BaseOrder, pinning_bytes
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.quick import quickest
+from planner.plan.candidate import Candidate
 from planner.plan.points import Point, PointPlan, Written, monotone, with_views
 from planner.plan.problem import Problem
 from planner.portfolio.frontier import FrontierSearch, point_plan
@@ -89,12 +90,15 @@ def preview_budgets(
     prepared: Prepared,
     settings: Settings,
     orders: Sequence[BaseOrder],
+    least: tuple[BaseOrder, Candidate],
     progress: Progress = silent,
 ) -> BudgetPreview:
     """Search for the costs of budgets before any plan is made.
 
     Args:
         orders: all base orders.
+        least: the plan of the least peak so far, with its base order. Its budget gets a point if no
+            plan of the preview needs less.
     """
     start = clock.now()
     limit_s = _limit_s(prepared)
@@ -102,7 +106,15 @@ def preview_budgets(
     left_s = limit_s - (clock.now() - start)
     question = _question(prepared, settings, orders, base, time_limit_s=left_s)
     looked = _look(question.looking, progress)
-    return BudgetPreview(frontier=question.frontier(looked), binds=None, seconds=looked.seconds)
+    found = question.frontier(looked)
+    there, candidate = least
+    if all(p.plan is None or candidate.peak_bytes < p.plan.peak_bytes for p in found.points):
+        plan = point_plan(candidate, engine="least peak", order=len(found.orders))
+        needed = plan.peak_bytes + pinning_bytes(prepared, plan.actions)
+        point = Point(capacity_bytes=needed, plan=plan, bound_us=0.0)
+        found = question.frontier(looked, with_views(point, prepared.views_us))
+        found = replace(found, orders=(*found.orders, there.name))
+    return BudgetPreview(frontier=found, binds=None, seconds=looked.seconds)
 
 
 def _question(
