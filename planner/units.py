@@ -164,6 +164,11 @@ def format_budget(size: int) -> str:
     return f"{format_bytes(size, decimal=True, up=True)} = {format_bytes(size, up=True)}"
 
 
+def typed_size(size: int) -> str:
+    """Write a size to type on a command line, rounded up: `14942208` -> `14.95MB`."""
+    return format_bytes(size, decimal=True, up=True).replace(" ", "")
+
+
 def format_duration(microseconds: float) -> str:
     """Format a time: `1234.5` -> `1.23 ms`."""
     for factor, unit in ((1e6, "s"), (1e3, "ms")):

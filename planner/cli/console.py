@@ -6,15 +6,16 @@ Data goes to stdout. Progress goes to stderr, and only where stderr is a termina
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from planner.cli.stages import Stages
 from planner.errors import InfeasibleBudgetError, Interrupted, PlannerError
 from planner.report.plain import printable
-from planner.units import format_bytes
+from planner.units import format_bytes, typed_size
 
 Progress = Callable[[str], None]
 T = TypeVar("T")
@@ -48,8 +49,12 @@ def note(line: str) -> None:
         say(f"planner: {printable(line)}")
 
 
-def error_line(error: PlannerError) -> str:
-    """Return the one line that tells the user about `error`."""
+def error_line(error: PlannerError, arguments: Sequence[str] = ()) -> str:
+    """Return the one line that tells the user about `error`.
+
+    Args:
+        arguments: the command line, for the same command with a budget that works.
+    """
     if isinstance(error, Interrupted):
         return "planner: interrupted; nothing was written"
     text = str(error)
@@ -62,7 +67,20 @@ def error_line(error: PlannerError) -> str:
             rest = len(error.binding) - _MAX_BINDING
             more = f" and {rest} more" if rest > 0 else ""
             text += f"; resident at the step that binds: {names}{more}"
+        if error.least_peak_bytes and (command := _within(arguments, error.least_peak_bytes)):
+            text += f"; this budget is enough: {command}"
     return f"planner: error: {printable(text)}"
+
+
+def _within(arguments: Sequence[str], budget_bytes: int) -> str | None:
+    """Return the command line with another `--budget`; None if it has none."""
+    words, size = ["planner", *arguments], typed_size(budget_bytes)
+    for i, word in enumerate(words):
+        if word == "--budget" and i + 1 < len(words):
+            return shlex.join([*words[: i + 1], size, *words[i + 2 :]])
+        if word.startswith("--budget="):
+            return shlex.join([*words[:i], f"--budget={size}", *words[i + 1 :]])
+    return None
 
 
 def emit_json(document: object) -> None:

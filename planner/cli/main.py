@@ -43,15 +43,15 @@ def _answer(arguments: Sequence[str] | None) -> int | Callable[[], object]:
     console.verbosity.stage = ""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    typed = sys.argv[1:] if arguments is None else list(arguments)
     try:
         command = typer.main.get_command(app)
-        arguments = None if arguments is None else list(arguments)
-        status = command.main(args=arguments, prog_name="planner", standalone_mode=False)
+        status = command.main(args=typed, prog_name="planner", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         status = Interrupted.exit_code
     except PlannerError as error:
-        return _fail(console.error_line(error), error.exit_code)
+        return _fail(console.error_line(error, typed), error.exit_code)
     except MemoryError as error:
         return _fail(console.error_line(out_of_memory(error)), MemoryLimitError.exit_code)
     except BrokenPipeError:
@@ -140,9 +140,21 @@ def _usage(error: Exception) -> int:
         return 2
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "planner"
-    first = printable(" ".join(message.split()))
-    console.say(f"planner: error: {first} (see {command} --help)")
+    first = printable(" ".join(message.split()).replace("Value error, ", ""))
+    console.say(f"planner: error: {first}{_meant(first)} (see {command} --help)")
     return 2
+
+
+def _meant(message: str) -> str:
+    """Suggest the choice that a mistyped value is near; empty for other messages."""
+    typed, is_choice, choices = message.partition(" is not one of ")
+    value = typed.rpartition(" ")[2].strip("'")
+    if not is_choice:
+        return ""
+    from difflib import get_close_matches
+
+    near = get_close_matches(value, [word.strip("',. ") for word in choices.split()], n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _unforeseen(error: Exception) -> int:

@@ -85,7 +85,10 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
     try:
         proto = onnx.load_model_from_string(data, format="protobuf")
     except (DecodeError, ValueError) as error:
-        raise ModelError(f"{path} is not an ONNX model, or is truncated ({error})") from None
+        what = "is not an ONNX model, or is truncated"
+        if data.lstrip()[:1] == b"{":
+            what = "is JSON, not an ONNX model: a plan goes to planner apply, with its model"
+        raise ModelError(f"{path} {what} ({error})") from None
     del data
     _modernize(proto)
     check_structure(proto, path)

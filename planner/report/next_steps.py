@@ -16,8 +16,9 @@ from planner.report.document.budgets import PreviewDocument
 from planner.report.narrative import times_of
 from planner.request import options_of
 from planner.results import OptimizeResult
-from planner.targets import Target, target_named
-from planner.units import format_bytes, format_duration, format_percent
+from planner.targets import target_named
+from planner.targets.backend import runs_here
+from planner.units import format_bytes, format_duration, format_percent, typed_size
 
 
 class StepRow(Document, frozen=True):
@@ -64,7 +65,7 @@ def _running(result: OptimizeResult) -> Iterator[StepRow]:
         if result.plan_path is not None:
             rest = f" --plan {shlex.quote(str(result.plan_path))}"
         said = "Nothing was run yet: verify the rewritten model on ONNX Runtime."
-        if not _runs_here(target_named(plan.device)):
+        if not runs_here(target_named(plan.device)):
             said = f"{ELSEWHERE}: {said[0].lower()}{said[1:]}"
         target = target_named(plan.device)
         device = "" if target.is_host else f" --device {plan.device}"
@@ -127,14 +128,14 @@ def _budgets(result: OptimizeResult, preview: PreviewDocument) -> Iterator[StepR
             yield StepRow(
                 f"{_up(found)} would save {format_percent(slowdown - less)} of the "
                 "model's own step (predicted, for live bytes).",
-                _optimize(result, f"{found}B"),
+                _optimize(result, _typed_budget(result.plan, found)),
             )
         if free and free != found:
             yield StepRow(f"{_up(free)} would cost no time at all.", None)
     elif free and free < budget:
         yield StepRow(
             f"A budget of {_up(free)} would cost no more time than this one (predicted, for live bytes).",
-            _optimize(result, f"{free}B"),
+            _optimize(result, _typed_budget(result.plan, free)),
         )
     least, most, _ = points[0]
     if least < budget:
@@ -151,6 +152,15 @@ def _budgets(result: OptimizeResult, preview: PreviewDocument) -> Iterator[StepR
         )
 
 
+def _typed_budget(plan: Plan, budget_bytes: int) -> str:
+    """Write a budget as a whole percentage of the model's own peak, or as a size rounded up."""
+    peak_bytes = plan.baseline.peak_bytes
+    percent = round(100 * budget_bytes / peak_bytes)
+    if percent < 100 and abs(percent * peak_bytes - 100 * budget_bytes) <= 100:
+        return f"{percent}%"
+    return typed_size(budget_bytes)
+
+
 def _up(budget_bytes: int) -> str:
     return format_bytes(budget_bytes, up=True)
 
@@ -159,7 +169,7 @@ def _optimize(result: OptimizeResult, budget: str, more: str = "") -> str:
     """Write the command of `planner optimize` for another budget."""
     plan, model = result.plan, shlex.quote(str(result.model_path))
     options = _typed_options(plan)
-    if not _runs_here(target_named(plan.device)):
+    if not runs_here(target_named(plan.device)):
         options += "--no-verify "
     levers = {
         "order": plan.order_target,
@@ -220,13 +230,6 @@ def _unsaid_swap(plan: Plan) -> str:
     """Return the default of `--swap` for a plan."""
     hardware = plan.hardware or HOST_PROFILE
     return meant(device=plan.device, hardware=hardware, swap=None, resident=None).swap
-
-
-def _runs_here(target: Target) -> bool:
-    """Tell whether models can run on the target, judging by the installed packages."""
-    from planner.targets.backend import backend_of
-
-    return not target.own_memory or backend_of(target).is_installed()
 
 
 def _typed_bound(bound: SizeBound) -> str:

@@ -210,3 +210,8 @@ def backend_of(target: Target) -> Backend:
     """Return the backend of a target; the target of one file for all devices has the host's."""
     made: type[Backend] = importlib.import_module(f"{target.package}.backend").BACKEND
     return made(target)
+
+
+def runs_here(target: Target) -> bool:
+    """Tell whether models can run on the target, judging by the installed packages."""
+    return not target.own_memory or backend_of(target).is_installed()

@@ -54,3 +54,20 @@ def test_the_model_as_it_is_comes_before_anything_is_searched_for() -> None:
     ((view, stage),) = views
     assert view is analysis.default
     assert said.index(stage) < said.index("searching for a better order")
+
+
+@pytest.mark.parametrize("name", ["mlp_adamw", "gpt", "resnet18"])
+def test_the_least_budget_is_that_of_its_own_table(name: str) -> None:
+    """It was above a row of the table, and rows at or above it had no plan."""
+    analysis = api.analyze(MODEL.with_name(f"{name}.onnx"), time_limit_s=2, reproducible=True)
+    least_bytes, preview = analysis.least_peak_bytes, analysis.budget_preview
+    assert preview is not None
+    assert analysis.least_peak_bound_bytes <= least_bytes <= analysis.default.timeline.peak_bytes
+    points = preview.frontier.points
+    for point in points:
+        assert (point.plan is not None) or point.capacity_bytes < least_bytes
+        if point.plan is not None:  # with room for the nodes that pin it
+            assert least_bytes <= point.plan.peak_bytes + 8 * point.plan.actions + 1024
+    assert {point.plan.order for point in points if point.plan} <= set(
+        range(len(preview.frontier.orders))
+    )

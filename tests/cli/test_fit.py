@@ -10,6 +10,8 @@ import pytest
 from models import zoo
 from planner.cli.main import main
 from planner.defaults import requested
+from planner.targets import target_named
+from planner.targets.backend import runs_here
 from planner.units import parse_bytes
 from tests.pipeline.test_devices import chain, device  # noqa: F401
 
@@ -37,6 +39,7 @@ def test_a_document_and_its_exit_code(tmp_path, capsys):
     # the first that needs a plan, as it is typed
     assert document["next"].split()[:2] == ["planner", "optimize"]
     assert {"--device", "cuda", small, "--reserve", "0B"} <= set(document["next"].split())
+    assert ("--no-verify" in document["next"]) is not runs_here(target_named("cuda"))
     given = {"model": "m.onnx", "hardware": small, "device": "cuda", "reserve": "0B"}
     budget = requested("optimize", given).budget
     assert parse_bytes(budget) == document["devices"][1]["budget_bytes"] == 6 * MIB

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import planner
+from models import zoo
 from planner.cli import console
 from planner.cli.main import main
 from planner.errors import (
@@ -21,6 +23,7 @@ from planner.errors import (
 )
 from tests.report import examples
 
+MLP = zoo.path("mlp_adamw")
 HEAVY = (
     "numpy",
     "onnx",
@@ -303,7 +306,8 @@ def while_importing(cause: BaseException) -> ImportError:
             4,
             "planner: error: budget 1 B cannot be met; the least feasible budget found is "
             "2.00 KiB (2048 B); resident at the step that binds: t0 1.00 KiB, t1 1.00 KiB, "
-            "t2 1.00 KiB, t3 1.00 KiB, t4 1.00 KiB and 2 more",
+            "t2 1.00 KiB, t3 1.00 KiB, t4 1.00 KiB and 2 more; this budget is enough: "
+            "planner optimize model.onnx --budget 2.05KB",
         ),
         (TimeLimitError("no plan in 1 s"), 6, "planner: error: no plan in 1 s"),
         (Interrupted(), 130, "planner: interrupted; nothing was written"),
@@ -325,6 +329,30 @@ def test_errors_are_one_line_with_their_exit_code(error, code, line, model, api,
     place = re.search(r" \(planner/cli/commands/optimize\.py:\d+\)$", last_line(err))
     assert (place is not None) == ("this is a bug" in line)
     assert last_line(err)[: place and place.start()] == line
+
+
+@pytest.mark.parametrize("typed", [["--budget", "10%"], ["--budget=10%"]])
+def test_an_impossible_budget_names_the_command_that_works(typed, tmp_path, capsys):
+    output = str(tmp_path / "planned.onnx")
+    options = ["-o", output, "--no-verify", "--no-calibrate", "--time-limit", "2", "--dry-run"]
+    assert main(["optimize", str(MLP), *typed, *options]) in (4, 6)
+    said = last_line(capsys.readouterr().err)
+    command = shlex.split(said.partition("; this budget is enough: ")[2])
+    assert command[:3] == ["planner", "optimize", str(MLP)]
+    assert main(command[1:]) == 0
+
+
+def test_a_mistyped_choice_gets_the_one_that_was_meant(model, capsys):
+    assert main(["optimize", model, "--budget", "60%", "--device", "cdua"]) == 2
+    said = last_line(capsys.readouterr().err)
+    assert "Did you mean 'cuda'?" in said and "Value error" not in said
+
+
+def test_a_plan_given_as_a_model_is_called_so(tmp_path, capsys):
+    plan = tmp_path / "gpt.plan.json"
+    plan.write_text('{"version": 1}')
+    assert main(["analyze", str(plan)]) == 3
+    assert "is JSON, not an ONNX model: a plan goes to planner apply" in capsys.readouterr().err
 
 
 def test_verbose_shows_the_traceback(model, api, capsys):

@@ -11,10 +11,12 @@ import typer.main
 from planner.cli.app import app
 from planner.cli.main import main
 from planner.defaults import meant
+from planner.report import next_steps as next_steps_module
 from planner.report.document.outcome import optimize_document
 from planner.report.next_steps import ELSEWHERE, next_steps
 from planner.targets import TARGETS
 from planner.targets.backend import backend_of
+from planner.units import parse_budget
 from tests.report import examples
 
 MLP = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
@@ -98,8 +100,22 @@ def test_a_budget_that_costs_no_time_is_named():
     result = examples.optimize_result()
     points = optimize_document(result).budget_preview.frontier.points
     assert points[-1].slowdown == 0
-    wanted = f"--budget {points[-1].budget_bytes}B"
-    assert any(wanted in (step.command or "") for step in steps_of(result))
+    commands = [s.command for s in steps_of(result) if s.command and "--budget " in s.command]
+    typed = [command.split("--budget ")[1].split()[0] for command in commands]
+    peak_bytes = result.plan.baseline.peak_bytes
+    asked = [parse_budget(text, baseline_bytes=peak_bytes) for text in typed]
+    free_bytes = points[-1].budget_bytes
+    assert any(free_bytes <= asked_bytes <= 1.01 * free_bytes for asked_bytes in asked)
+
+
+@pytest.mark.parametrize(("share", "typed"), [(0.8, "80%"), (0.37, "37%"), (0.8051, "805.10kB")])
+def test_a_budget_is_typed_as_a_round_share_of_the_peak_or_a_size(share: float, typed: str):
+    plan = examples.optimize_result().plan
+    baseline = dataclasses.replace(plan.baseline, peak_bytes=1_000_000)
+    plan = dataclasses.replace(plan, baseline=baseline)
+    found = next_steps_module._typed_budget(plan, int(share * 1_000_000))
+    assert found.lower() == typed.lower()
+    assert parse_budget(found, baseline_bytes=1_000_000) >= int(share * 1_000_000)
 
 
 def test_a_tight_plan_is_not_asked_for_more_time():

@@ -15,6 +15,7 @@ from planner.defaults import AUTO_RESERVE
 from planner.report.document import Document
 from planner.results import LeastPeak
 from planner.targets import devices
+from planner.targets.backend import runs_here
 from planner.units import format_bytes
 
 How = Literal["as it is", "recompute", "copies", "copies overlapped"]
@@ -208,8 +209,10 @@ def _next(found: FitDocument) -> str | None:
         if device.way("copies") is None:
             words += ["--budget", f"{device.budget_bytes}B"]
         else:  # the device's memory, less the reserve, is the default budget
-            words += ["--device", next(t.name for t in devices() if t.is_arena)]
+            cuda = next(t for t in devices() if t.is_arena)
+            words += ["--device", cuda.name]
             words += [] if found.reserve == AUTO_RESERVE else ["--reserve", found.reserve]
+            words += [] if runs_here(cuda) else ["--no-verify"]
         if best is None:
             words += ["--micro-batch", "auto"]
         return shlex.join(words)
