@@ -85,13 +85,14 @@ def _document(finder: Finder, dim: str, asked: Sequence[int], *, reserve: str) -
         dim: the dim with several sizes; "" for none.
         asked: the sizes of `dim`; [0] for none.
     """
-    ways = [fits_of(finder, device, asked) for device in finder.devices]
+    ascending = sorted(finder.devices, key=lambda device: device.budget_bytes)
+    ways = {device.name: fits_of(finder, device, asked) for device in ascending}
     size = asked[0] if asked else 1
     least, first = finder.least_peaks(size), finder.prepared(size)
     called = str(dim_called(first.loaded.model, dim)) if dim else ""
     devices = tuple(
-        device_row(d.name, d.hardware, d.budget_bytes, rows, called, least)
-        for d, rows in zip(finder.devices, ways, strict=True)
+        device_row(d.name, d.hardware, d.budget_bytes, ways[d.name], called, least)
+        for d in finder.devices
     )
     assumptions = (a for a in finder.assumptions(size) if not a.startswith(BOUND_SIZES))
     return FitDocument(

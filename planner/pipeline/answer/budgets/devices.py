@@ -13,7 +13,7 @@ from planner import clock
 from planner.cost.hardware import Hardware
 from planner.cost.model import durations_of_changed, durations_us
 from planner.formulate import NO_LIMIT
-from planner.pipeline.answer.budgets.frontier import merged, way_of
+from planner.pipeline.answer.budgets.frontier import FrontierWay, merged, way_of
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
@@ -24,11 +24,13 @@ from planner.pipeline.solve.orders import (
     least_found_peak,
     least_possible_peak,
 )
+from planner.plan.problem import Problem
 from planner.portfolio.orders import Raced
 from planner.portfolio.table import POLICY
 from planner.report.document.fit import HOWS, How, LeastPeaks, WayRow
 from planner.request import Request
 from planner.results import Frontier, LeastPeak
+from planner.simulate.simulate import candidate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,9 @@ class Finder:
     _fed: dict[tuple[int, str], float] = field(default_factory=dict)
     _orders: dict[tuple[int, tuple[str, ...]], tuple[BaseOrder, ...]] = field(default_factory=dict)
     _found: dict[tuple[int, str, How], Found] = field(default_factory=dict)
-    _raced: dict[tuple[int, str, How, int], dict[int, Raced | None]] = field(default_factory=dict)
+    _raced: dict[tuple[int, str, How, tuple[str, ...]], dict[int, Raced | None]] = field(
+        default_factory=dict
+    )
 
     def prepared(self, size: int) -> Prepared:
         """Prepare the model at one size of the dim, with operation times of the first device."""
@@ -171,7 +175,7 @@ class Finder:
         where = f", {self.dim} = {size}" if self.dim else ""
         self.progress(f"solving for {device.name}{where}: {how}")
         frontier = self._solved(device, how, size, self._share_s() if share_s is None else share_s)
-        (point,) = frontier.points
+        point = next(p for p in frontier.points if p.capacity_bytes == device.budget_bytes)
         if point.plan is None:
             if known is not None and known.time_us is not None:
                 return known
@@ -196,19 +200,32 @@ class Finder:
     def _solved(self, device: Device, how: How, size: int, share_s: float) -> Frontier:
         """Return the quickest plan that fits, over all ways to place inputs, parameters and state.
 
-        Each search starts from the result of an earlier one.
+        Each search starts from the result of an earlier one. Plans of smaller devices are plans here.
         """
         solved: list[Frontier] = []
-        for number, prepared in enumerate(ways := self._ways_of(device, how, size)):
+        for prepared in (ways := self._ways_of(device, how, size)):
             settings = settings_of(prepared, budget_bytes=device.budget_bytes)
             way = way_of(prepared, settings, orders=self._orders_of(prepared, size))
-            known = self._raced.setdefault((size, device.name, how, number), {})
-            search = replace(way.search, found=known)
+            search = replace(way.search, found=self._known(device, how, size, way))
             search.at(
                 device.budget_bytes, time_limit_s=max(ANSWERING.device_s, share_s / len(ways))
             )
             solved.append(replace(way, search=search).frontier())
         return merged(solved)
+
+    def _known(
+        self, device: Device, how: How, size: int, way: FrontierWay
+    ) -> dict[int, Raced | None]:
+        """Return the results by budget: the device's own, and others' plans with its times."""
+        resident = way.prepared.resident
+        own = self._raced.setdefault((size, device.name, how, resident), {})
+        for (of_size, _, of_how, of_resident), found in list(self._raced.items()):
+            if (of_size, of_how, of_resident) != (size, how, resident) or found is own:
+                continue
+            for budget, raced in found.items():
+                if budget <= device.budget_bytes and own.get(budget) is None and raced is not None:
+                    own[budget] = _replayed(raced, way.search.problems[raced.index])
+        return own
 
     def _orders_of(self, way: Prepared, size: int) -> tuple[BaseOrder, ...]:
         """Return the base orders; they depend on bytes alone and are the same for every device."""
@@ -245,6 +262,18 @@ class Finder:
         if key not in self._fed:
             self._fed[key] = self._ways_of(device, "copies", size)[0].baseline.fed_us
         return self._fed[key]
+
+
+def _replayed(raced: Raced, problem: Problem) -> Raced | None:
+    """Return a plan with another device's times, without proofs; None without a plan."""
+    found = raced.solved.candidate
+    if found is None:
+        return None
+    again = candidate_of(problem, found.actions)
+    solved = replace(
+        raced.solved, candidate=again, least=again, bound_us=problem.base_duration_us, engines=()
+    )
+    return Raced(index=raced.index, solved=solved, bound_us=0.0)
 
 
 def searches_of(devices: int, has_sizes: bool) -> int:
