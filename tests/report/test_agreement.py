@@ -8,6 +8,7 @@ import html
 import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ class Run(NamedTuple):
     brief: str
     whole: str
     difference: dict[str, Any]
+    explained: dict[str, Any]
 
 
 def _printed(show, document: OptimizeDocument) -> str:
@@ -46,15 +48,21 @@ def _printed(show, document: OptimizeDocument) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=[("mlp_adamw", "80%"), ("gpt", "60%")],
+    params=[("mlp_adamw", "80%"), ("gpt", "60%"), ("gpt", "45%"), ("resnet18", "75%")],
     ids=" ".join,
 )
-def run(request, tmp_path_factory) -> Run:
-    name, budget = request.param
+def run(request, tmp_path_factory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("agreement")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # no other test measures in between
+        yield _run(*request.param, folder)
+
+
+def _run(name: str, budget: str, folder: Path) -> Run:
     page, plan = folder / "page.html", folder / "a.plan.json"
+    model = ZOO / f"{name}.onnx"
     result = optimize(
-        ZOO / f"{name}.onnx",
+        model,
         budget=budget,
         output=folder / "a.onnx",
         plan_path=plan,
@@ -68,9 +76,14 @@ def run(request, tmp_path_factory) -> Run:
     text = re.sub(r"<(script|style).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()) as difference:
         assert main(["diff", str(plan), str(plan), "--json"]) == 0
+    written = json.loads(plan.read_text(encoding="utf-8"))
+    tensor = written["decisions"][0]["tensor"]
+    with contextlib.redirect_stdout(io.StringIO()) as explained:
+        assert main(["explain", str(model), str(plan), "--tensor", tensor, "--json", "-q"]) == 0
     return Run(
         payload=as_json(document),
-        plan=json.loads(plan.read_text(encoding="utf-8")),
+        plan=written,
+        explained=json.loads(explained.getvalue()),
         page=" ".join(html.unescape(re.sub("<[^>]+>", " ", text)).split()),
         brief=_printed(print_optimize_brief, document),
         whole=_printed(print_optimize, document),
@@ -118,6 +131,16 @@ def test_other_budgets_stand_beside_this_plan(run: Run):
     for text in (step["text"] for step in run.payload["next_steps"]):
         for saved in re.findall(r"would save ([0-9.]+%)", text):
             assert saved in {format_percent(here["slowdown"] - share) for share in shares}
+
+
+def test_a_tensor_is_explained_with_the_costs_of_the_plan(run: Run):
+    decision, found = run.plan["decisions"][0], run.explained
+    assert found["budget_bytes"] == run.plan["budget_bytes"]
+    assert found["bytes"] == decision["bytes"]
+    chosen = [i for i in found["intervals"] if i["chosen"] == decision["action"]]
+    costs = [w["cost_us"] for i in chosen for w in i["ways"] if w["action"] == decision["action"]]
+    assert decision["action"] == "recompute" and costs
+    assert any(cost == pytest.approx(decision["recompute_us"]) for cost in costs)
 
 
 def test_a_sweep_counts_what_is_run_again_and_nothing_less(tmp_path: Path):
