@@ -1,4 +1,4 @@
-"""The public functions: analyze, optimize, apply, verify. Each fills a request for the line to answer."""
+"""Public functions: analyze, optimize, apply, verify. Each passes a `Request` to `planner.pipeline`."""
 
 from __future__ import annotations
 
@@ -151,15 +151,15 @@ def optimize(
         model: an .onnx file.
         output, plan_path, report_path: files to write; None leaves that file out.
         trace_path: a trace of the plan for Perfetto; see `planner.report.trace`.
-        verify: each model runs once under each set of options; "thorough" runs them again, and at other
-            levels. False leaves the rewritten model unrun; the graph that ONNX Runtime's optimizers
-            made is then compared with the file, once, by numbers
-            (`planner.runtime.optimizers.same_numbers`); with `calibrate=False`, where steps are long,
-            by what is in it alone.
+        verify: True runs each model once under each set of options; "thorough" runs them again, and at
+            more levels. False does not run the rewritten model: the graph that ONNX Runtime's
+            optimizers made is compared with the file by one run of each
+            (`planner.runtime.optimizers.same_numbers`), or by its content if steps are long and
+            `calibrate` is False.
         force: overwrite files that exist.
         dry_run: plan, but write nothing; as with `verify=False`.
-        search_context: made for the search; within it Ctrl-C (KeyboardInterrupt) ends the search, and
-            the best plan so far is taken where there is one. None: Ctrl-C is raised, as elsewhere.
+        search_context: makes a context manager around the search, within which Ctrl-C
+            (KeyboardInterrupt) keeps the best plan so far. None: Ctrl-C is raised, as elsewhere.
         progress: told of each stage.
 
     Raises:

@@ -159,7 +159,8 @@ class InstantLp:
         """Solve the LP; return None where the time limit passed without an answer.
 
         Args:
-            whole: make all decisions integers. Every plan's decisions are, which keeps the bound valid.
+            whole: solve the integer program. Its bound is valid too, since every plan's decisions are
+                integers.
                 It is tighter where a few large tensors matter, and takes longer.
         """
         if self.times is not None:

@@ -8,7 +8,7 @@ stay allocated. With swaps to a disk (`planner.disk`), slots lie in a file, and 
 the file's.
 
 ONNX Runtime maps the external data of a model into memory instead of copying it
-(core/framework/session_state_utils.cc); these bytes count apart.
+(core/framework/session_state_utils.cc); `HostMemory.file_bytes` counts these bytes separately.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from planner.onnxio.kinds import GRANULARITY_BYTES
 SLOT_PAGE_BYTES = 4096
 """Page size of slots (planner/native/swap/slots.h, `kSlotPageBytes`)."""
 
-_MADE = (Role.SWAP_OUT, Role.PAGE_OUT, Role.STORE_TO)
+_COPIES_OUT = (Role.SWAP_OUT, Role.PAGE_OUT, Role.STORE_TO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,7 @@ class HostMemory:
     file_bytes: int
 
 
-def host_memory(
-    graph: TrainingGraph, order: Sequence[OpId], in_files: Set[str] = frozenset()
-) -> HostMemory:
+def host_memory(graph: TrainingGraph, order: Sequence[OpId], in_files: Set[str]) -> HostMemory:
     """Compute the host memory of a graph in a given order.
 
     Args:
@@ -64,7 +62,7 @@ def host_memory(
                 in_file += size
             elif tensor.on_host and paged:
                 resident += size
-        elif (maker := graph.operations[tensor.producer]).role in _MADE:
+        elif (maker := graph.operations[tensor.producer]).role in _COPIES_OUT:
             if maker.op_type in SWAP_TOKENS:
                 continue
             reads = [step_of[op] + 1 for op in tensor.consumers]

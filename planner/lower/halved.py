@@ -93,7 +93,7 @@ class _CastWriter:
         for tensor in saved.read:
             value = self._values[self.graph.tensors[tensor].name]
             uses = [use for use in value.uses() if use.node in late]
-            made = self._again(value, back, added)
+            made = self._view_of_whole(value, back, added)
             for use in uses:
                 use.node.replace_input_with(use.idx, made)
         first = min(saved.late)
@@ -101,15 +101,20 @@ class _CastWriter:
         self.model.graph.insert_after(producer if last is None else self._nodes[last], half)
         self.model.graph.insert_before(self._nodes[first], added)
 
-    def _again(
+    def _view_of_whole(
         self, value: ir.Value, back: dict[ir.Value, ir.Value], added: list[ir.Node]
     ) -> ir.Value:
-        """Return a view of the buffer, made again from the value that was cast back."""
+        """Return a copy of a view that reads the value cast back; views between the two are copied too.
+
+        Args:
+            back: the copy of each value so far, the buffer's own first; gets the new ones.
+            added: gets the new nodes, in order.
+        """
         if value in back:
             return back[value]
         view = value.producer()
         assert view is not None and view.inputs[0] is not None
-        source = self._again(view.inputs[0], back, added)
+        source = self._view_of_whole(view.inputs[0], back, added)
         node = ir.Node(
             view.domain,
             view.op_type,

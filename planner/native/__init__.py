@@ -83,8 +83,7 @@ def counts() -> Counts:
 
 
 def drain(*, here: bool = False) -> int:
-    """End the swaps that a failed run left, and return their number; the next run is not refused
-    then.
+    """End the swaps that a failed run left, so that the next run is accepted; return their number.
 
     No run may be under way: its swaps would end too, and it would fail.
 

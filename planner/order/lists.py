@@ -27,11 +27,12 @@ def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = 
 
 
 def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
-    """Schedule by list from the end.
+    """Build a list schedule from the last operation to the first.
 
-    Of the operations whose readers have all been placed, place one before which the device holds no
-    more than after it, if there is any, else the one of greatest `priority`. This puts each
-    optimizer update as late as possible: its gradient waits, which is smaller than the new values.
+    Of the operations whose readers have all been placed, the next one is that which saves most before
+    it, as long as the device then holds no more before it than after it; otherwise the one of greatest
+    `priority`. Optimizer updates come as late as possible: until then their gradients are held, which
+    are smaller than the updated values.
     """
     parents = parents_of(problem)
     waiting_for = [0] * len(parents)
@@ -52,20 +53,12 @@ def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
     heapq.heapify(last)
     placed: list[int] = []
     while ready:
-        v = -1
-        while shrinking:
-            grown, rank, u = shrinking[0]
-            if u not in ready:
-                heapq.heappop(shrinking)
-            elif (now := growth(u)) != grown:
-                heapq.heapreplace(shrinking, (now, rank, u))
-            else:
-                v = u if grown <= 0 else -1
-                break
-        if v < 0:
-            while last[0][1] not in ready:
-                heapq.heappop(last)
-            v = last[0][1]
+        # growth only falls while an operation is ready: its outdated entries come after it was placed
+        while shrinking[0][-1] not in ready:
+            heapq.heappop(shrinking)
+        while last[0][-1] not in ready:
+            heapq.heappop(last)
+        v = shrinking[0][-1] if shrinking[0][0] <= 0 else last[0][-1]
         ready.discard(v)
         placed.append(v)
         op = problem.ops[v]

@@ -9,8 +9,9 @@
     pkg.planner.pool                 the pool in which it runs on the CPU (`planner.native`)
     pkg.planner.block_channels       block size of its weights' layout, which belongs to a processor
     pkg.planner.assumed              "1" where it was made without its device's provider
-    pkg.planner.needs                "planner.swap 1", "planner.fused 1": needs of planner's native
-    library pkg.planner.disk_bytes           bytes of the file for its swaps, where they go to a disk
+    pkg.planner.needs                needs of planner's native library: "planner.swap 1",
+                                     "planner.fused 1"
+    pkg.planner.disk_bytes           bytes of the file for its swaps, where they go to a disk
 
 No file is opened with memory pattern or buffer reuse, which hold more than the live bytes.
 `session_options` makes options for a script; `planner run` sets them on a script's own.

@@ -48,9 +48,12 @@ when little is left to gain: below the second number, a share of the step, the e
 class NotWorthTheWait:
     """A stop criterion of an engine's turn: the rest of it is not worth the wait.
 
+    The turn ends at the earlier of two moments: when the gap to the bound is worth less than the wait
+    since `patience.since`, or when the engine has found nothing for `idle_s`. That is as long as the
+    expected gain is worth, and at least as long as the search took to find the best plan.
+
     Attributes:
-        began: when the turn began (`clock.now`): the engine may find nothing for as long as any
-            other.
+        began: when the turn began (`clock.now`); an engine that found nothing is idle since then.
     """
 
     state: SearchState
@@ -59,14 +62,14 @@ class NotWorthTheWait:
 
     @property
     def left_s(self) -> float:
-        """The seconds until either holds; infinite without a plan."""
+        """The seconds until the earlier of the two; infinite without a plan."""
         best, base_us = self.state.best, self.state.problem.base_duration_us
         if best is None or base_us <= 0:
             return float("inf")
         gap = (best.time_us - self.state.bound_us) / base_us
         worth_s = gap / self.patience.per_s
-        chance = _CHANCE * min(1.0, gap / _FAR)
-        idle_s = max(chance * worth_s, self.state.improved - self.state.began)
+        expected = _CHANCE * min(1.0, gap / _FAR)  # share of the gap
+        idle_s = max(expected * worth_s, self.state.improved - self.state.began)
         idle_since = max(self.began, self.state.improved)
         until = min(self.patience.since + worth_s, idle_since + idle_s)
         return until - clock.now()

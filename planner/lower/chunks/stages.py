@@ -9,10 +9,10 @@ readers where only these read it. In each stage all of a chunk's nodes run befor
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import networkx as nx
 import onnx_ir as ir
 
 from planner.lower.chunks.regions import Ground, Region
@@ -127,23 +127,10 @@ class Keys:
 
 
 def in_turn(nodes: Mapping[str, ir.Node], places: Mapping[str, Place]) -> list[str]:
-    """Sort nodes topologically: among the ready ones, the first place comes first."""
+    """Sort nodes topologically; of the nodes that are ready, the one of the least place comes first."""
     maker = {v: name for name, node in nodes.items() for v in node.outputs}
-    readers: dict[str, list[str]] = {name: [] for name in nodes}
-    waits: dict[str, int] = {}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(nodes)
     for name, node in nodes.items():
-        before = {maker[v] for v in node.inputs if v is not None and v in maker}
-        waits[name] = len(before)
-        for other in before:
-            readers[other].append(name)
-    ready = [(places[name], name) for name, count in waits.items() if not count]
-    heapq.heapify(ready)
-    found: list[str] = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        found.append(name)
-        for other in readers[name]:
-            waits[other] -= 1
-            if not waits[other]:
-                heapq.heappush(ready, (places[other], other))
-    return found
+        graph.add_edges_from((maker[v], name) for v in node.inputs if v is not None and v in maker)
+    return list(nx.lexicographical_topological_sort(graph, lambda name: (places[name], name)))

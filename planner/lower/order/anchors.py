@@ -1,4 +1,4 @@
-"""Anchors of steps: nodes that read an output of the step at next to no cost.
+"""Anchors of nodes: added nodes that read an output of another node at next to no cost.
 
 An anchor is a node that nobody reads, at the end of the file: ONNX Runtime visits it early, and its
 input must have been made by then (`planner.lower.order.realize`). It must not be folded, and must run
@@ -95,9 +95,9 @@ class Anchorer:
         return None
 
     def host_copy(self, step: PlannedStep) -> PlannedStep:
-        """Return a step that copies an output of `step` to the host.
+        """Return a node that copies the first output of a planned node to the host.
 
-        An anchor can read the copy if it cannot read the output itself on the device.
+        An anchor reads the copy if it cannot read the output on the device.
         """
         value = next(v for v in step.writes.values() if v)
         number = self._next()

@@ -125,12 +125,12 @@ def on_assumption(found: Verification, asked: Needs) -> Verification:
 
 
 def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verification:
-    """Run both models on the target: numbers, order, copies, bytes, cap, time.
+    """Run both models on the target, and compare numbers, order, copies, bytes, caps and times.
 
-    Inputs and seed are those of the request that the original was prepared for.
+    A file for every target is then run on each device of this machine, too.
 
     Args:
-        thorough: on the CPU, more runs at more levels; on a device there is one way.
+        thorough: on the CPU, make more runs, at more levels; runs on a device do not change.
     """
     from planner.runtime.feeds.inputs import make_inputs
 
@@ -142,15 +142,15 @@ def run_both(rewrite: Rewrite, progress: Progress, *, thorough: bool) -> Verific
     else:
         verification = _on_cpu(rewrite, inputs, progress, thorough=thorough)
     for target in devices_here(prepared.target):
-        verification = _and_on(target, verification, rewrite, progress)
+        verification = _with_target(target, verification, rewrite, progress)
     if rewrite.plan.halved:
         progress("magnitudes of what is stored in half")
         verification = _with_magnitudes(verification, rewrite, inputs[0])
-    notes = _on_kept_times(prepared, verification)
+    notes = _forget_busy_times(prepared, verification)
     return replace(verification, notes=(*verification.notes, *notes))
 
 
-def _on_kept_times(prepared: Prepared, verification: Verification) -> tuple[str, ...]:
+def _forget_busy_times(prepared: Prepared, verification: Verification) -> tuple[str, ...]:
     """Delete cached operation times that were measured while the machine was busy; return a note.
 
     Such times add up to much more than a whole step of the original takes.
@@ -204,7 +204,7 @@ def _with_magnitudes(
     )
 
 
-def _and_on(
+def _with_target(
     target: Target, verification: Verification, rewrite: Rewrite, progress: Progress
 ) -> Verification:
     """Add one target's verification to that of a file for every target."""

@@ -109,8 +109,8 @@ def _sharded_text(rows: Sequence[Sharded]) -> str:
         if row.devices == most
     )
     return (
-        f"over {most} devices, each on this batch, the model as it is would hold {peaks} (state "
-        "at its peak, divided; gathered tensors come on top)"
+        f"on {most} devices, each with this batch, the unchanged model would hold {peaks} per device "
+        "(its state at the peak is divided; gathered tensors are not counted)"
     )
 
 

@@ -113,22 +113,22 @@ class MicroJob:
     def _step(
         self, session: ort.InferenceSession, cuts: Sequence[Mapping[str, Array]]
     ) -> dict[str, Array]:
-        """Return the outputs of a step in these runs.
+        """Run a step in parts, and return its outputs.
 
-        They are those of the last run; those of all runs where each has its own; and the sums that
-        the model's own nodes have added up in their buffers.
+        An output that each run has for its own samples is concatenated. A buffer in which the model's
+        nodes add up is returned under the name of its input. All other outputs are the last run's.
         """
         batches = self.batches
         known = {i.name for i in session.get_inputs()}
-        totals = zeros(session, [a for a in batches.accumulators if a.input in known])
+        fed_back = [a for a in batches.accumulators if a.input in known]
+        totals = zeros(session, fed_back)
         buffers = {name: np.zeros_like(self.feeds[name]) for name in self.own}
         rows: dict[str, list[Array]] = {name: [] for name in batches.per_run}
         made: dict[str, Array] = {}
         for k, fed in enumerate(cuts):
-            begins = {flag: np.full_like(self.feeds[flag], k == 0) for flag in self.own.values()}
-            begins.pop("", None)
-            made = _outputs(session, {**fed, **totals, **buffers, **begins})
-            totals = {a.input: made[a.output] for a in batches.accumulators if a.input in known}
+            flags = {f: np.full_like(self.feeds[f], k == 0) for f in self.own.values() if f}
+            made = _outputs(session, {**fed, **totals, **buffers, **flags})
+            totals = {a.input: made[a.output] for a in fed_back}
             for name, found in rows.items():
                 found.append(made[name])
         joined = {n: np.concatenate(a, axis=batches.per_run[n]) for n, a in rows.items()}

@@ -51,8 +51,10 @@ def measured(
         # with reuse, a dead buffer may stay allocated until its next user
         (first, *_) = simulate(graph, order, SETTINGS[options], runs=1)
         predicted_live = [fixed + b for b in first.requested]
-    base = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0) - copied
-    live = [(e.requested_in_use or 0) - base + fixed for e in runs[0]]
+    # the arena's bytes before the first node: constants, and copies of inputs that are outputs
+    before = (runs[0][0].requested_in_use or 0) - (runs[0][0].requested_delta or 0)
+    constants = before - copied  # the arena holds these besides the step
+    live = [(e.requested_in_use or 0) - before + line.persistent_bytes for e in runs[0]]
     per_node = _pair(runs[0], graph, order, predicted_live, live)
     expected = forecast(graph, order, options, threads=threads, runs=len(runs))
     return MemoryCheck(
@@ -62,9 +64,9 @@ def measured(
         predicted_live_bytes=max(predicted_live),
         live_bytes=max(live),
         predicted_in_use_bytes=expected.in_use_bytes,
-        in_use_bytes=max(e.in_use_peak or 0 for run in runs for e in run) - base,
+        in_use_bytes=max(e.in_use_peak or 0 for run in runs for e in run) - constants,
         predicted_held_bytes=expected.held_bytes,
-        held_bytes=max(e.held or 0 for run in runs for e in run) - base,
+        held_bytes=max(e.held or 0 for run in runs for e in run) - constants,
         beside_bytes=expected.beside_bytes,
         per_node=per_node,
         worst=_worst(per_node),

@@ -6,8 +6,7 @@ In addition:
 
     If      the larger of its branches
     Loop    carried values of one pass, which the next one reads, and all slices of the scan outputs,
-    which
-            are joined at the end (core/providers/cpu/controlflow/loop.cc)
+            which are joined at the end (core/providers/cpu/controlflow/loop.cc)
     Scan    the state twice, of the step before and of this one (`LoopStateVariable` in
             core/providers/cpu/controlflow/scan_utils.h); inputs scanned along another axis than the first
             are transposed first (scan_9.cc)
