@@ -23,6 +23,7 @@ from typing import Protocol
 import numpy as np
 import onnx
 
+from planner import analyze
 from planner.choices import FuseMode
 from planner.cost.measured import device_names, processor
 from planner.targets import Device
@@ -105,6 +106,7 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
         }
         if settings.device == "cpu":
             row["products"] = bench.products()
+            row["least_peak_bytes"] = least_peak(bench.model)
     if settings.partitioner:
         settings.say("PyTorch's partitioner and planner's solver on one problem")
         with _process() as apart_from:
@@ -112,6 +114,12 @@ def measure(name: str, network: Network, settings: Settings) -> Row:
                 _partitioner_rows, network, settings.threads, min(settings.limit_s, 30.0)
             ).result()
     return {**row, "seconds": round(time.monotonic() - began)}
+
+
+def least_peak(model: Path) -> int:
+    """Return the least peak that `planner analyze` finds for a model by order and recompute alone."""
+    found = analyze(model, swap="none", calibrate=False, reproducible=True, time_limit_s=60.0)
+    return found.least_peak_bytes
 
 
 class _Bench:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -227,6 +228,7 @@ def _network(row: Row) -> list[str]:
         for name, held in found.items()
         if "least_whole_bytes" in held
     ]
+    lines += _least(row)
     if "products" in row:
         sizes, by = row["products"]["sizes"], row["products"]
         lines += [
@@ -243,6 +245,31 @@ def _network(row: Row) -> list[str]:
             f"{_shares(found[AS_IT_IS]['shares'])}.",
         ]
     return lines
+
+
+def _least(row: Row) -> list[str]:
+    """Say how low each side comes, and whether `torch.compile`'s peak falls with its budget."""
+    found, lines = row["contestants"], [""]
+    peaks = {n: found[n]["peak"] for n in found if n.startswith(COMPILE)}
+    by_budget = sorted(peaks, key=lambda name: -float(name.removeprefix(COMPILE)))
+    falling = [peaks[name] for name in by_budget]
+    if len(falling) > 1:
+        is_monotone = all(less <= more for more, less in itertools.pairwise(falling))
+        lines.append(
+            f"`torch.compile`'s peak at budgets {', '.join(n.removeprefix(COMPILE) for n in by_budget)}: "
+            f"{', '.join(map(_mib, falling))} MiB"
+            + ("." if is_monotone else ": it does not fall with the budget.")
+        )
+    peers = [n for n in found if not _kind(n) and n not in (EAGER, AS_IT_IS)]
+    if "least_peak_bytes" in row and peers:
+        lowest = min(peers, key=lambda name: found[name]["peak"])
+        least = row["least_peak_bytes"]
+        lines.append(
+            f"The lowest peak of PyTorch's is {_mib(found[lowest]['peak'])} MiB ({_title(lowest)}, "
+            f"×{_least_ratio(row, lowest, EAGER):.2f} of eager's step). The least that planner finds "
+            f"is {_mib(least)} MiB, by order and recompute alone (live bytes, predicted)."
+        )
+    return lines if len(lines) > 1 else []
 
 
 def _in_chunks(held: Row) -> str:
