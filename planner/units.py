@@ -164,6 +164,11 @@ def format_budget(size: int) -> str:
     return f"{format_bytes(size, decimal=True, up=True)} = {format_bytes(size, up=True)}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: `1 node`, `1,200 nodes`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def typed_size(size: int) -> str:
     """Write a size to type on a command line, rounded up: `14942208` -> `14.95MB`."""
     return format_bytes(size, decimal=True, up=True).replace(" ", "")

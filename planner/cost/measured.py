@@ -18,6 +18,7 @@ from planner.errors import PlannerError, UsageError
 from planner.files.keeping import cache_folder, keep
 from planner.files.structuring import Source, fields_of, read_json, structured
 from planner.graph.model import TrainingGraph
+from planner.units import counted
 
 Durations = tuple[tuple[float, ...], tuple[str, ...]]
 
@@ -110,7 +111,7 @@ class MeasuredTimes:
             return result, ()
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         note = (
-            f"{len(missing)} operation(s) not in {what} ({some}) get their roofline time times "
+            f"{counted(len(missing), 'operation')} not in {what} ({some}) get their roofline time times "
             f"{scale:.3g}"
         )
         return result, (note,)

@@ -9,6 +9,7 @@ from planner.choices import HOST_PROFILE
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.measured import Durations, MeasuredTimes
 from planner.graph.model import TrainingGraph
+from planner.units import counted
 
 
 def durations_from_profile(
@@ -39,4 +40,7 @@ def durations_from_profile(
     count = max(1, len(runs) - 1)
     measured = MeasuredTimes(kernel_us=medians, runs=count)
     result, notes = measured.durations(graph, hardware or load_hardware(HOST_PROFILE), path.name)
-    return result, (f"operation times are medians of {count} run(s) in {path.name}", *notes)
+    return result, (
+        f"operation times are medians of {counted(count, 'run')} in {path.name}",
+        *notes,
+    )

@@ -25,6 +25,7 @@ from planner.graph.model import (
 )
 from planner.onnxio.bodies import has_bodies, reads
 from planner.onnxio.kinds import ValueType, bits_of
+from planner.units import counted
 
 
 def build_graph(
@@ -376,7 +377,7 @@ def _drawn(operations: Sequence[Operation]) -> tuple[str, ...]:
     if not drawing:
         return ()
     return (
-        f"{len(drawing)} node(s), first {drawing[0]!r}, draw random numbers without a seed: ONNX "
-        "Runtime seeds each by its place in the file, so the rewritten model draws other numbers "
+        f"{counted(len(drawing), 'node')}, first {drawing[0]!r}, with random numbers without a seed: "
+        "ONNX Runtime seeds each by its place in the file, so the rewritten model draws other numbers "
         "than the original; give the nodes a seed attribute to make both draw the same",
     )

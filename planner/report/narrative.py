@@ -107,11 +107,8 @@ def analysis_sentence(headline: AnalysisHeadline) -> str:
     text = f"Peak device memory is {format_bytes(peak)} in ONNX Runtime's default order"
     if best < peak:
         text += f"; a better order of the same operations needs {format_bytes(best)}"
-    least = headline.least_peak_bytes
-    if least is not None:
-        text += (
-            f", and with {headline.least_peak_levers} {format_bytes(least, up=True)} is feasible"
-        )
+    least = format_bytes(headline.least_peak_bytes, up=True)
+    text += f", and with {headline.least_peak_levers} {least} is feasible"
     least_of_all = format_bytes(headline.least_peak_bound_bytes)
     text += f"; no plan with inputs and outputs on the device needs less than {least_of_all}"
     on_host = headline.least_peak_on_host_bytes

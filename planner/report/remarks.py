@@ -12,18 +12,18 @@ from collections.abc import Sequence
 
 ROUTINE = (
     r"operation times are a roofline of ",
-    r"\d+ constant\(s\) that ONNX Runtime's folding would keep on the device throughout ",
+    r"[\d,]+ \w+ that ONNX Runtime's folding would keep on the device throughout ",
     r"the graph that ONNX Runtime's optimizers made was compared with the file by numbers, "
     r"(?!.*(were not compared|optimizations change|does not run here))",
-    r"\d+ operation\(s\) are not run again, first ",
-    r"\d+ tensor\(s\) are not copied, first ",
+    r"[\d,]+ \w+ are not run again, first ",
+    r"[\d,]+ \w+ are not copied, first ",
     r"initializers in files are not loaded for planning",
     r"one file for every target: none leaves a node to the CPU",
     r"copies are planned on the stream of the operations",
     r"\d+ of \d+ nodes run on the CPU, and \d+ copies between it ",
-    r"\d+ node\(s\) run in chunks of rows(?!.*rounding)",
+    r"[\d,]+ \w+ run in chunks of rows(?!.*rounding)",
     r"micro-batches: a step is \d+ runs of ",
-    r"\d+ pool\(s\) are kept in the plain layout",
+    r"[\d,]+ \w+ are kept in the plain layout",
     r"sessions ran with \d+ intra-operator thread",
     r"sessions ran at the level ORT_DISABLE_ALL, for which the plan is made",
     r"each model ran twice under default options",

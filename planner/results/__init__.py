@@ -170,7 +170,7 @@ class Analysis:
         default: in the order ONNX Runtime runs by default.
         best_order: predicted figures of the best order found (same operations).
         least_peak_bound_bytes: no plan of planner's class has a peak below this.
-        least_peak_bytes: the least peak of all plans found; None without a search for one.
+        least_peak_bytes: the least peak of all plans found.
         levers: the levers that it may use besides another order: "recompute", "swaps".
         on_host: the same two bytes with all inputs, initializers and outputs on the host that may
             live there; None if that is not allowed, or none may.
@@ -187,7 +187,7 @@ class Analysis:
     best_order: PredictedCost
     best_order_name: str
     least_peak_bound_bytes: int
-    least_peak_bytes: int | None
+    least_peak_bytes: int
     levers: tuple[str, ...] = ("recompute", "swaps")
     on_host: LeastPeak | None = None
     assumptions: tuple[str, ...]

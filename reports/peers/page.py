@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from planner.units import counted
 from reports.peers import prose
 from reports.shared import MIB, line, mib
 
@@ -276,8 +277,8 @@ def _in_chunks(held: Row) -> str:
     """Describe the effect of a plan with chunks of rows on the numbers."""
     same = "the same bits" if held["numbers"] == "exact" else "the same up to rounding"
     return (
-        f"Its row has {held['regions']} region(s) of the graph in chunks of rows (`--split auto`), and "
-        f"numbers that are {same}."
+        f"Its row has {counted(held['regions'], 'region')} of the graph in chunks of rows "
+        f"(`--split auto`), and numbers that are {same}."
     )
 
 

@@ -211,7 +211,7 @@ def test_a_profile_gives_medians_and_the_rest_is_scaled(tmp_path: Path) -> None:
     )
     durations, notes = durations_from_profile(graph, path, load_hardware("t4"))
     assert durations == (20.0, 20.0)  # equal work, so the scale makes them equal
-    assert any("1 operation(s) not in p.json (other)" in note for note in notes)
+    assert any("1 operation not in p.json (other)" in note for note in notes)
 
 
 def test_a_profile_of_another_model_is_refused(tmp_path: Path) -> None:

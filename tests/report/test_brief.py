@@ -95,12 +95,12 @@ def test_every_check_that_failed_has_its_line():
 @pytest.mark.parametrize(
     "text",
     [
-        "2 size(s) that depend on data ('n' and 'm') are those of one run; give bounds",
+        "2 sizes that depend on data ('n' and 'm') are those of one run; give bounds",
         "the graph that ONNX Runtime's optimizers made was not compared with the file by numbers: why",
         "the graph that ONNX Runtime's optimizers made was compared with the file by numbers, on one run "
         "of seeded inputs: 1 of 2 results are the same bits; the others depend on random numbers "
         "without a seed and were not compared, and within 1e-3 of one without optimizations",
-        "3 node(s) run in chunks of rows, in 1 region(s): sums are added up in parts, so that numbers "
+        "3 nodes run in chunks of rows, in 1 region: sums are added up in parts, so that numbers "
         "are the same up to rounding",
         "a sentence that nobody has thought of",
     ],

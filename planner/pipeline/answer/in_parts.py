@@ -38,7 +38,7 @@ from planner.plan.planfile import Plan
 from planner.request import Request
 from planner.results import OptimizeResult
 from planner.results.verification import Verification
-from planner.units import format_bytes, format_duration, parse_micro_batch
+from planner.units import counted, format_bytes, format_duration, parse_micro_batch
 
 
 def optimized(job: OptimizeJob) -> OptimizeResult:
@@ -284,7 +284,7 @@ class _RunCount:
     def _ways(self, runs: int) -> list[_Way]:
         if runs not in self.ways:
             size = self.divided.batch.size // runs
-            self.progress(f"looking at {runs} run(s) on {size} samples each")
+            self.progress(f"looking at {counted(runs, 'run')} on {size} samples each")
             prepared = self.whole if runs == 1 else self._prepared(runs)
             self.ways[runs] = [
                 _Way(model, base_orders(model, time_limit_s=ANSWERING.run_orders_s))

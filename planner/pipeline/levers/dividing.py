@@ -33,7 +33,7 @@ from planner.request import Request
 from planner.runtime.judge.micro_probe import SAMPLES, Probe
 from planner.runtime.optimizers.shapes import runtime_types
 from planner.runtime.timing import available_bytes
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -194,7 +194,7 @@ def _notes(loaded: LoadedModel, flow: Flow, kinds: Kinds) -> list[str]:
     random = random_nodes(model)
     if random:
         found.append(
-            f"micro-batches: {len(random)} node(s), first {random[0].name!r} "
+            f"micro-batches: {counted(len(random), 'node')}, first {random[0].name!r} "
             f"({random[0].op_type}), draw random numbers: the runs draw other numbers than one "
             "run on the whole batch, equally good but not the same; planner switched them off to "
             "see how totals add up"
@@ -322,7 +322,7 @@ def step_notes(divided: Divisible, batches: MicroBatches) -> tuple[str, ...]:
     if batches.per_run:
         first, count = next(iter(batches.per_run)), len(batches.per_run)
         notes.append(
-            f"micro-batches: {count} output(s), first {first!r}, hold only the samples of their "
+            f"micro-batches: {counted(count, 'output')}, first {first!r}, hold only the samples of their "
             "run: join them along the batch"
         )
     return (*notes, *divided.notes)

@@ -34,7 +34,7 @@ from planner.runtime.machine import is_idle
 from planner.runtime.optimizers.normalize import is_of_large_files
 from planner.runtime.options import Level
 from planner.targets import Target
-from planner.units import format_duration, format_percent
+from planner.units import counted, format_duration, format_percent
 
 MEASURED = "measured on this machine"
 """Beginning of the source's name for times measured here."""
@@ -266,7 +266,7 @@ class Costing:
     def _from(self, times: MeasuredTimes, key: str, said: str = "") -> Costed:
         hardware = times.hardware(self.hardware)
         durations, notes = times.durations(self.graph, hardware, "the run that measured")
-        runs = f"the least of {times.runs} run(s)"
+        runs = f"the least of {counted(times.runs, 'run')}"
         busy = (
             f"the machine was busy while operation times were measured (threads waited for a core for "
             f"{format_percent(times.waited)} of the time): they may be too long (--calibrate measures "

@@ -23,7 +23,7 @@ from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.optimized import Optimized
 from planner.pipeline.prepare.sizing import Sizes
 from planner.targets import Target
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _unfolded(
         graph=typed_graph(unfolded.model, unfolded.types, placement=placement),
         placement=placement,
         notes=(
-            f"{len(unfolded.names)} constant(s) that ONNX Runtime's folding would keep on the device "
-            f"throughout ({format_bytes(unfolded.bytes)}) are made when they are needed",
+            f"{counted(len(unfolded.names), 'constant')} that ONNX Runtime's folding would keep on the "
+            f"device throughout ({format_bytes(unfolded.bytes)}) are made when they are needed",
         ),
     )

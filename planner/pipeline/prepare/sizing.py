@@ -33,6 +33,7 @@ from planner.runtime.optimizers.normalize import Normalized
 from planner.runtime.optimizers.shapes import runtime_types
 from planner.runtime.options import Level, Opening
 from planner.runtime.profile import NodeEvent
+from planner.units import counted
 
 _SHOWN = 3
 
@@ -130,14 +131,14 @@ class Sizes:
         asked = [n for n in (*self.bounds, *self.inner) if n not in self.shown]
         if asked:
             notes.append(
-                f"{len(asked)} size(s) that depend on data are bounded (--bound: "
+                f"{counted(len(asked), 'size')} that depend on data are bounded (--bound: "
                 f"{_first(asked)}): bytes of these tensors, and of tensors computed from them, "
                 "are upper bounds"
             )
         if self.shown:
             notes.append(
-                f"{len(self.shown)} size(s) that depend on data ({_first(self.shown)}) are those "
-                f"of one run ({self._source}); a run in which one is larger needs more memory "
+                f"{counted(len(self.shown), 'size')} that depend on data ({_first(self.shown)}) are "
+                f"those of one run ({self._source}); a run in which one is larger needs more memory "
                 "than planned: give bounds with --bound"
             )
         return notes

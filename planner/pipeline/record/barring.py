@@ -9,6 +9,7 @@ from planner.errors import ModelError
 from planner.graph.model import TrainingGraph
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.plan.planfile import Barred
+from planner.units import counted
 
 
 def barred_in(graph: TrainingGraph) -> tuple[Barred, ...]:
@@ -58,6 +59,10 @@ def barred_note(barred: Sequence[Barred]) -> tuple[str, ...]:
     """Return a note on the bars for a plan's assumptions."""
     again = [bar.name for bar in barred if bar.action == "recompute"]
     stays = [bar.name for bar in barred if bar.action == "swap"]
-    said = [f"{len(again)} operation(s) are not run again, first {again[0]!r}"] if again else []
-    said += [f"{len(stays)} tensor(s) are not copied, first {stays[0]!r}"] if stays else []
+    said = (
+        [f"{counted(len(again), 'operation')} are not run again, first {again[0]!r}"]
+        if again
+        else []
+    )
+    said += [f"{counted(len(stays), 'tensor')} are not copied, first {stays[0]!r}"] if stays else []
     return (f"{', and '.join(said)}: {WhyOnce.TAKEN.sentence}",) if said else ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from planner.errors import ModelError
 from planner.runtime.optimizers.blocked import Layout, block_channels
 from planner.targets import Target
+from planner.units import counted
 
 
 def is_planned_blocked(layout: Layout, target: Target) -> bool:
@@ -36,12 +37,12 @@ def layout_notes(layout: Layout, target: Target) -> tuple[str, ...]:
         return ()
     if not is_planned_blocked(layout, target):
         return (
-            f"{count} pool(s) are kept in the plain layout, as images of one channel each, which "
-            "are views: under default options ONNX Runtime would store them in blocks of channels "
+            f"{counted(count, 'pool')} are kept in the plain layout, as images of one channel each, "
+            "which are views: under default options ONNX Runtime would store them in blocks of channels "
             "(NCHWc), with two more copies each",
         )
     said = (
-        f"{count} convolution(s) and pool(s) run in blocks of {block_channels()} channels (NCHWc), as a "
+        f"{count} convolutions and pools run in blocks of {block_channels()} channels (NCHWc), as a "
         "session of default options lays them out: planned on the graph of the level ORT_ENABLE_ALL"
     )
     if not layout.has_weights:

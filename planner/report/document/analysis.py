@@ -31,7 +31,7 @@ class AnalysisHeadline(Document, frozen=True):
     time_us: float
     best_order_peak_bytes: int
     best_order_name: str
-    least_peak_bytes: int | None
+    least_peak_bytes: int
     least_peak_levers: str
     least_peak_bound_bytes: int
     least_peak_on_host_bytes: int | None

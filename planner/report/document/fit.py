@@ -16,7 +16,7 @@ from planner.report.document import Document
 from planner.results import LeastPeak
 from planner.targets import devices
 from planner.targets.backend import runs_here
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 How = Literal["as it is", "recompute", "copies", "copies overlapped"]
 """The levers that a model may use to fit: none; order and recompute; copies to the host too, on the
@@ -225,7 +225,7 @@ def _sentence(found: FitDocument) -> str:
     missing = [device.hardware for device in found.devices if not device.fits]
     count = len(found.devices)
     what = f" some {found.dim}" if found.dim else " it"
-    text = f"{count - len(missing)} of {count} device(s) hold{what}, {as_is} as it is"
+    text = f"{count - len(missing)} of {counted(count, 'device')} hold{what}, {as_is} as it is"
     if missing:
         text += f"; no plan found for {', '.join(missing)}"
     return f"{text} (predicted)."

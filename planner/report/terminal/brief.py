@@ -233,8 +233,7 @@ def _notes_of(head: Headline) -> list[str]:
 
 def _possible(head: AnalysisHeadline) -> Iterator[tuple[str, str]]:
     best = f"{format_bytes(head.best_order_peak_bytes)} by order alone"
-    if head.least_peak_bytes is not None:
-        best += f", {format_budget(head.least_peak_bytes)} with {head.least_peak_levers}"
+    best += f", {format_budget(head.least_peak_bytes)} with {head.least_peak_levers}"
     yield "Possible", f"{best}; no plan below {format_bytes(head.least_peak_bound_bytes)}"
     if head.least_peak_on_host_bytes is not None:
         below = f"no plan below {shown(format_bytes, head.least_peak_on_host_bound_bytes)}"

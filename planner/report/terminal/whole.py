@@ -51,8 +51,7 @@ def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
     yield "Peak", format_both(head.peak_bytes)
     yield "at step", f"{view.peak_step:,} of {view.steps:,}: {view.peak_operation}"
     yield "Best order", f"{format_bytes(head.best_order_peak_bytes)} ({head.best_order_name})"
-    if head.least_peak_bytes is not None:
-        yield "Least feasible", format_budget(head.least_peak_bytes)
+    yield "Least feasible", format_budget(head.least_peak_bytes)
     yield "No plan below", format_both(head.least_peak_bound_bytes)
     if head.least_peak_on_host_bytes is not None:
         below = f"no plan below {shown(format_both, head.least_peak_on_host_bound_bytes)}"

@@ -20,6 +20,7 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.results.verification import OutputComparison
 from planner.runtime.judge.compare import compare, judged
 from planner.targets import Target
+from planner.units import counted
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
@@ -70,8 +71,8 @@ class OutputJudge:
         }
         if rounded := sorted(near - unsteady):
             self.notes.append(
-                f"{len(rounded)} output(s), first {rounded[0]!r}, come from operators that add in "
-                f"any order on {where}: they differ in rounding, within its tolerance"
+                f"{counted(len(rounded), 'output')}, first {rounded[0]!r}, come from operators that add "
+                f"in any order on {where}: they differ in rounding, within its tolerance"
             )
         self._fail(
             [

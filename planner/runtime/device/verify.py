@@ -46,7 +46,7 @@ from planner.runtime.memory import memcheck
 from planner.runtime.options import Level, Memory, Order
 from planner.targets import HOST, Target
 from planner.targets.backend import backend_of
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 Array = npt.NDArray[Any]
 _LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
@@ -183,13 +183,15 @@ class DeviceJob:
                 )
         lost = [n for n in self.rewritten.names if n not in queue]
         if lost:
-            self.failures.append(f"{len(lost)} planned node(s) did not run, first {lost[0]!r}")
+            self.failures.append(
+                f"{counted(len(lost), 'planned node')} did not run, first {lost[0]!r}"
+            )
         planned_cpu = {op.name for op in self.rewritten.graph.operations if op.on_cpu}
         moved = [n for n, q in queue.items() if (q == HOST.provider) != (n in planned_cpu)]
         moved = [n for n in moved if n in set(self.rewritten.names)]
         if moved:
             self.failures.append(
-                f"{len(moved)} node(s) did not run where planned, first {moved[0]!r}"
+                f"{counted(len(moved), 'node')} did not run where planned, first {moved[0]!r}"
             )
         return tuple(checks)
 

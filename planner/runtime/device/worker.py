@@ -37,6 +37,7 @@ from planner.runtime.options import cap_arena, hold_no_more, session_options
 from planner.runtime.profile import read_profile, run_session
 from planner.targets import HOST, Target, target_named
 from planner.targets.backend import backend_of
+from planner.units import counted
 
 Request = Mapping[str, Any]
 _COLD, _EVENT_RUNS, _STEPS = 2, 4, 12
@@ -100,7 +101,9 @@ def run(target: Target, request: Request) -> dict[str, Any]:
             stats = counter.stats()
             peaks.append(stats.storage_peak)
             if stats.refused:
-                raise ModelError(f"the device refused {stats.refused} buffer(s) beyond its cap")
+                raise ModelError(
+                    f"the device refused {counted(stats.refused, 'buffer')} beyond its cap"
+                )
         if number < request["keep"]:
             _keep(results, folder, number)
         del results

@@ -25,6 +25,7 @@ from planner.results.verification import OutputComparison
 from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare
 from planner.runtime.options import Opening
+from planner.units import counted
 
 Array = npt.NDArray[Any]
 
@@ -84,8 +85,8 @@ def described(graph: TrainingGraph) -> str:
     drawn = drawn_outputs(graph)
     nodes = [op.name for op in graph.operations if op.effect is Effect.RANDOM_UNSEEDED]
     return (
-        f"{len(drawn)} output(s), first {drawn[0]!r}, depend on random numbers without a seed "
-        f"({len(nodes)} node(s), first {nodes[0]!r}), which ONNX Runtime draws differently for "
+        f"{counted(len(drawn), 'output')}, first {drawn[0]!r}, depend on random numbers without a seed "
+        f"({counted(len(nodes), 'node')}, first {nodes[0]!r}), which ONNX Runtime draws differently for "
         "each file"
     )
 

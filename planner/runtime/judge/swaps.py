@@ -22,6 +22,7 @@ from planner.running.digest import digest_of
 from planner.runtime.options import Opening
 from planner.runtime.profile import NodeEvent, create_session, run_session
 from planner.runtime.swapping import CHECK_SWAPS, LINK_JITTER_US, LINK_MBPS
+from planner.units import counted
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -114,12 +115,14 @@ def watched(
     after = counts()
     failures: list[str] = []
     if off:
-        failures.append(f"on a slow link {len(off)} output(s) have other bits, first {min(off)!r}")
+        failures.append(
+            f"on a slow link {counted(len(off), 'output')} with other bits, first {min(off)!r}"
+        )
     violations = after.violations - before.violations
     if violations:
         failures.append(
-            f"{violations} swap(s) read or wrote memory that was not theirs: planner's library found "
-            "other checksums or canaries than it left"
+            f"{counted(violations, 'swap')} read or wrote memory that was not theirs: planner's library "
+            "found other checksums or canaries than it left"
         )
     outs, ins = after.swaps_out - before.swaps_out, after.swaps_in - before.swaps_in
     note = (

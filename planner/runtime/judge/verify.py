@@ -77,7 +77,7 @@ from planner.runtime.profiled import (
 )
 from planner.runtime.timing import QUICK, THOROUGH, time_in_turns
 from planner.targets import HOST
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 
 @dataclass
@@ -122,7 +122,7 @@ class CpuVerification:
     def _verified(self) -> Verification:
         import onnxruntime as ort
 
-        self.notes.append(f"sessions ran with {self.job.threads} intra-operator thread(s)")
+        self.notes.append(f"sessions ran with {counted(self.job.threads, 'intra-operator thread')}")
         if not self.job.packed:
             self.notes.append(
                 "kernels do not pack initializers that can be fed, such as those on the host, "

@@ -24,7 +24,7 @@ from planner.pipeline.solve.orders import base_orders, least_possible_peak
 from planner.pipeline.solve.quick import quickest
 from planner.plan.planfile import Plan
 from planner.request import Levers
-from planner.units import format_bytes
+from planner.units import counted, format_bytes
 
 
 class Chunks(Lever):
@@ -129,8 +129,8 @@ def _said(prepared: Prepared) -> tuple[str, ...]:
         format_bytes(prepared.types[first.tensor].bytes) if first.tensor in prepared.types else ""
     )
     text = (
-        f"{nodes} node(s) run in chunks of rows, in {len(regions)} region(s) of up to {most} chunks, the "
-        f"first around {first.tensor!r}{f' ({size})' if size else ''}"
+        f"{counted(nodes, 'node')} run in chunks of rows, in {counted(len(regions), 'region')} of up to "
+        f"{most} chunks, the first around {first.tensor!r}{f' ({size})' if size else ''}"
     )
     if prepared.numbers == "rounding":
         text += ": sums are added up in parts, and products of fewer rows may take another path, so that "
