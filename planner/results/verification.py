@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 from planner.units import format_bytes
@@ -222,6 +223,12 @@ class TimeCheck:
     def ratio(self) -> float:
         """Least time of the rewritten model over that of the original."""
         return self.rewritten_least_us / self.original_least_us
+
+    @property
+    def median_ratio(self) -> float:
+        """Median, over the turns, of the rewritten model's time over the original's."""
+        pairs = zip(self.original_us, self.rewritten_us, strict=False)
+        return statistics.median(after / before for before, after in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,11 @@ _MOST_SHARE = 0.75
 """The most that both arenas may take, as a share of the memory that is free or this process's own."""
 
 _MAX_RUNS = 200
+_SOME = 6
+"""Turns below which their ratios say nothing of how steady times are."""
+
+_STEADY, _LONGER = 0.05, 8.0
+"""Largest relative difference of two ratios that agree; factor on the time of runs while they do not."""
 _LONG_S, _LONG = 10.0, Length(warm_ups=1, runs=3, min_s=0.0)
 """The seconds of a long step, and its number of runs: minutes of them would tell little more."""
 
@@ -78,14 +83,27 @@ def time_in_turns(
         notes.append("both arenas do not fit at once: the models were timed in blocks of runs")
     else:
         runs.in_turns(length)
+    check = runs.check
+    if len(check.original_us) >= _SOME and not is_steady(check):
+        notes.append(
+            f"step times vary from turn to turn: x{check.median_ratio:.3f} by the median of the turns' "
+            f"ratios, x{check.ratio:.3f} by the least times"
+        )
     busy = waited_share(waited, time.perf_counter() - began, default_threads())
     if busy > BUSY:
         notes.append(
             "the machine was busy while steps were timed: threads waited for a core for "
             f"{format_percent(busy)} of the time"
         )
-    original, rewritten = (tuple(times) for times in runs.times)
-    return TimeCheck(original_us=original, rewritten_us=rewritten), "; ".join(notes)
+    return check, "; ".join(notes)
+
+
+def is_steady(check: TimeCheck) -> bool:
+    """Tell whether the ratio of the least times is about that of most turns.
+
+    It is not where a machine changes its speed, and one model's least time is from a fast phase.
+    """
+    return abs(check.ratio / check.median_ratio - 1) <= _STEADY
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,10 +114,18 @@ class _Runs:
     inputs: Mapping[str, npt.NDArray[Any]]
     times: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
+    @property
+    def check(self) -> TimeCheck:
+        """The times so far."""
+        original, rewritten = (tuple(times) for times in self.times)
+        return TimeCheck(original_us=original, rewritten_us=rewritten)
+
     def in_turns(self, length: Length) -> None:
-        """Run each model once in turn, again and again."""
+        """Run each model once in turn, again and again; longer while the turns disagree."""
         for index in range(_MAX_RUNS):
-            if index >= length.runs + length.warm_ups and sum(self.times[0]) >= length.min_s * 1e6:
+            spent_s = sum(self.times[0]) / 1e6
+            is_enough = index >= length.runs + length.warm_ups and spent_s >= length.min_s
+            if is_enough and (spent_s >= _LONGER * length.min_s or is_steady(self.check)):
                 break
             # the first model of a turn alternates too
             for which in (0, 1) if index % 2 else (1, 0):

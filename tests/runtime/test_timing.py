@@ -56,6 +56,28 @@ def test_models_run_in_turns_and_the_first_runs_do_not_count(noted: Noted) -> No
     assert len(check.original_us) == len(check.rewritten_us) == counted
 
 
+@pytest.mark.parametrize("slow_turns", [6, 10_000])
+def test_a_machine_that_changes_its_speed_is_timed_longer_and_told(
+    noted: Noted, monkeypatch: pytest.MonkeyPatch, slow_turns: int
+) -> None:
+    """Both models take 60 ms, or 130 while memory is slow; one run of the original was not."""
+    runs = [0, 0]
+
+    def run(_: object, which: int) -> float:
+        turn = runs[which] = runs[which] + 1
+        is_fast = turn > slow_turns or (which, turn) == (0, 3)
+        return 60e3 if is_fast else 130e3
+
+    monkeypatch.setattr(timing._Runs, "_run", run)
+    check, note = noted.timed(0)
+    if slow_turns == 6:
+        assert check.ratio == 1.0 and "vary" not in note
+        assert QUICK.runs < len(check.original_us) < 20
+    else:
+        assert check.ratio > 2 and check.median_ratio == 1.0
+        assert "x1.000 by the median of the turns' ratios, x2.167 by the least times" in note
+
+
 def test_where_memory_is_short_no_run_that_takes_pages_from_the_system_counts(
     noted: Noted,
 ) -> None:
