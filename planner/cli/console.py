@@ -68,14 +68,14 @@ def error_line(error: PlannerError, arguments: Sequence[str] = ()) -> str:
             more = f" and {rest} more" if rest > 0 else ""
             text += f"; resident at the step that binds: {names}{more}"
         if error.least_peak_bytes and (command := _within(arguments, error.least_peak_bytes)):
-            text += f"; this budget is enough: {command}"
+            text += f"; try: {command}"
     return f"planner: error: {printable(text)}"
 
 
 def _within(arguments: Sequence[str], budget_bytes: int) -> str | None:
-    """Return the command line with another `--budget`; None if it has none."""
+    """Return the command line with another `--budget`, the last of it; None if it has none."""
     words, size = ["planner", *arguments], typed_size(budget_bytes)
-    for i, word in enumerate(words):
+    for i, word in reversed(list(enumerate(words))):
         if word == "--budget" and i + 1 < len(words):
             return shlex.join([*words[: i + 1], size, *words[i + 2 :]])
         if word.startswith("--budget="):

@@ -58,6 +58,7 @@ class Runner:
         pins_us: additional time of the nodes that pin this order.
         is_bounded: there was time for a bound that distinguishes this order from others.
         rough: its rough plan; None if there was no time for one.
+        is_reached: time was left for a rough plan in this order, or none was worth it.
     """
 
     index: int
@@ -66,6 +67,7 @@ class Runner:
     rough: Solved | None = None
     pins_us: float = 0.0
     is_bounded: bool = True
+    is_reached: bool = True
 
     @property
     def is_impossible(self) -> bool:
@@ -263,7 +265,9 @@ class _Field:
                 cut_us += bound_at_peak(alone, time_limit_s=left_s)
             # a bound with one lever does not hold for plans with both
             bound_us = cut_us if alone is problem else base_us
-            if least > problem.capacity_bytes:
+            if entrant.rough is not None:
+                bound_us = max(bound_us, entrant.rough.bound_us)
+            if least > problem.capacity_bytes or (entrant.rough and entrant.rough.is_impossible):
                 bound_us = float("inf")
             self.marks.append((least, peak, cut_us))
             self.runners.append(
@@ -324,6 +328,8 @@ class _Field:
                 left_s = until - now
                 is_enough = tried + number >= self.numbers.tried_orders and self.has_fair_plan
                 if left_s < least_s and (now > late_until or is_enough):
+                    for late in turn[number:] if engine is _roughly else ():
+                        self.runners[late.index] = replace(late, is_reached=False)
                     break
                 limit_s = max(least_s, left_s / (len(turn) - number))
                 parts = self._parts(runner, left if number else None, kinds)
@@ -385,6 +391,7 @@ class _Field:
                 rough=runner.rough,
                 pins_us=runner.pins_us,
                 is_bounded=runner.is_bounded,
+                is_reached=runner.is_reached,
             )
             for f in found
         ]

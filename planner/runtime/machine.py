@@ -12,8 +12,9 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 BUSY = 0.1
 """The share of time spent waiting for a core from which on measured times are too long."""
 
-_IDLE_LOAD = 0.5
-"""Threads that run or wait, on average over a minute, below which a machine is idle."""
+_IDLE_LOAD, _IDLE_SHARE = 0.5, 0.1
+"""Threads that run or wait, on average over a minute, below which a machine is idle; the same for each
+core of a machine with many."""
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -21,7 +22,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def is_idle() -> bool:
     """Tell whether other work hardly needs a core: by the system's load of the last minute."""
     with contextlib.suppress(OSError, AttributeError):
-        return os.getloadavg()[0] < _IDLE_LOAD
+        return os.getloadavg()[0] < max(_IDLE_LOAD, _IDLE_SHARE * (os.cpu_count() or 1))
     return False
 
 

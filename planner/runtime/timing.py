@@ -125,7 +125,8 @@ class _Runs:
         for index in range(_MAX_RUNS):
             spent_s = sum(self.times[0]) / 1e6
             is_enough = index >= length.runs + length.warm_ups and spent_s >= length.min_s
-            if is_enough and (spent_s >= _LONGER * length.min_s or is_steady(self.check)):
+            is_over = len(self.times[0]) >= _SOME and spent_s >= _LONGER * length.min_s
+            if is_enough and (is_over or not length.min_s or is_steady(self.check)):
                 break
             # the first model of a turn alternates too
             for which in (0, 1) if index % 2 else (1, 0):

@@ -80,7 +80,20 @@ def test_times_of_a_busy_machine_are_kept_until_it_is_idle(
     assert not any("waited for a core" in said for said in last.assumptions)
 
 
-@pytest.mark.parametrize(("steps_s", "runs"), [((6.0, 5.0), 1), ((4.0, 4.0, 4.0), 1), ((20.0,), 1)])
+def test_busy_times_are_better_than_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle machine that cannot run the model any more has no better ones."""
+    path = products(tmp_path, 64)
+    monkeypatch.setattr(op_times, "waited_share", lambda *_: 0.5)
+    api.analyze(path)
+    monkeypatch.setattr(costing, "is_idle", lambda: True)
+    monkeypatch.setattr(costing.Costing, "_why_not", lambda _: "no room")
+    assert api.analyze(path).cost_source == f"{MEASURED} in an earlier run"
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "runs"),
+    [((6.0, 5.0), 1), ((4.0, 4.0, 4.0), 1), ((20.0,), 1), ((3.0, 3.0, 0.3, 0.3, 4.0), 3)],
+)
 def test_measuring_ends_at_its_limit_and_keeps_what_it_has(
     steps_s: tuple[float, ...], runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

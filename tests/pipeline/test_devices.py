@@ -94,11 +94,11 @@ def test_devices_of_a_training_graph(tmp_path):
     least peak on the host nothing fits at all."""
     model = zoo.path("mlp_adamw")
     peak = prepare(Request(model=model), to_rewrite=False).baseline.peak_bytes
-    shares = {"whole": 1.0, "most": 0.9, "half": 0.5, "tenth": 0.1}
+    shares = {"whole": 1.0, "most": 0.9, "half": 0.5, "tenth": 0.1, "alike": 0.5}
     names = [device(tmp_path, name, int(share * peak)) for name, share in shares.items()]
     found = fit_devices(model, names, reserve="0B", time_limit_s=1.0)
     check_rows(found)
-    whole, most, half, tenth = found.devices
+    whole, most, half, tenth, _ = found.devices
     assert whole.ways[0].fits and whole.ways[3].slowdown == 0
     assert not most.ways[0].fits and most.ways[1].fits
     assert not half.ways[1].fits and half.ways[1].next_is_impossible is True

@@ -198,6 +198,28 @@ def test_orders_that_were_raced_keep_their_rough_plans(monkeypatch: pytest.Monke
     assert all(plan is not None for plan in kept.values())
 
 
+def test_what_was_proved_by_a_rough_plan_holds_in_the_next_race():
+    moved = uneven()
+    plain = race(entrants(moved), time_limit_s=4.0)
+    rough = {r.index: r.rough for r in plain}
+    first = rough[0]
+    assert first is not None
+    known = [replace(e, rough=rough[i]) for i, e in enumerate(entrants(moved))]
+    known[0] = replace(known[0], rough=replace(first, candidate=None, is_impossible=True))
+    (again,) = (r for r in race(known, time_limit_s=4.0) if r.index == 0)
+    assert again.is_impossible
+
+
+def test_orders_without_time_are_said_not_to_be_reached():
+    moved = [replace(p, fixed_bytes=i) for i, p in enumerate(uneven())]
+    policy = replace(POLICY, race=replace(POLICY.race, tried_orders=2))
+    with clock.counting():
+        short = race(entrants(moved), time_limit_s=1e-9, policy=policy)
+        long = race(entrants(moved), time_limit_s=60.0)
+    assert {r.index for r in short if not r.is_reached} == set(range(2, len(moved)))
+    assert all(r.is_reached for r in long)
+
+
 def test_the_searches_are_those_of_the_policy():
     moved, policy = uneven(), only_greedy(POLICY)
     settings = SearchSettings(limit_s=4.0, workers=1)

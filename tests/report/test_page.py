@@ -16,7 +16,7 @@ from planner.report.document.analysis import analyze_document
 from planner.report.document.outcome import optimize_document
 from planner.report.document.sweep import sweep_document
 from planner.report.page import write_page
-from planner.report.page.figures import CATEGORY_COLORS
+from planner.report.page.figures import CATEGORY_COLORS, page_figures
 from planner.report.page.lanes import KIND_NAMES
 from planner.report.page.sweep import write_sweep
 from planner.units import format_bytes, format_duration, format_percent
@@ -427,3 +427,27 @@ def test_a_sweep_draws_its_frontier_and_the_largest_sizes(open_page):
     assert page.locator("table.points").count() == len(document["frontiers"])
     assert "proved impossible" in text
     assert "<b>model</b>" in text  # shown, not obeyed
+
+
+def test_a_chart_reaches_what_was_measured_and_the_budget():
+    """ONNX Runtime's line may be above all that was predicted."""
+    views = optimize_document(example()).views
+    most = max(view.peak_bytes for view in views.values())
+    for measured, budget in ((3 * most, 0), (0, 2 * most), (0, 0)):
+        lines = {"before": (0, measured)} if measured else {}
+        plots = page_figures(views, budget_bytes=budget, measured=lines)
+        assert plots["memory-before"].y_range.end >= max(measured, budget, most)
+
+
+@pytest.mark.parametrize("width", [1400, 800, 390])
+def test_nothing_is_wider_than_the_window(open_page, width):
+    """On a desk, a tablet and a telephone: cards wrap, and wide tables scroll by themselves."""
+    page = open_page(example())
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_function(f"window.innerWidth === {width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cards = page.locator(".card")
+    assert cards.count() > 3
+    for i in range(cards.count()):
+        box = cards.nth(i).bounding_box()
+        assert box is None or (box["x"] >= 0 and box["x"] + box["width"] <= width)

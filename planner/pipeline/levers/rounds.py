@@ -2,8 +2,9 @@
 
 A search shares its time limit out from its beginning, so that one with more time makes other choices,
 and may end with a worse plan. The rounds are the same for every limit, which only says how many of
-them there are, and the best of their plans is taken. From the second round on, each is followed by a
-search of the same length that goes on from the best plan so far.
+them there are, and the best of their plans is taken. Rough plans and results are handed from round to
+round (`Means`), so that a later race reaches further orders. From the second round on, each is followed
+by a search of the same length that goes on from the best plan so far.
 """
 
 from __future__ import annotations
@@ -38,17 +39,16 @@ def plan_in_rounds(
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or there is no plan yet.
     """
     plans: list[Planned] = []
-    raced, races_new = 0, True
     error: InfeasibleBudgetError | TakenError | None = None
     for limit_s, begins_again in _limits(prepared, settings, plans):
         best = min(plans, key=_rank) if plans else None
-        if best is not None and not _is_worth(best, limit_s, races_new=races_new):
+        if best is not None and not _is_worth(best, limit_s, is_open=bool(means.unreached)):
             break
         limited = replace(settings, time_limit_s=limit_s)
         try:
             if begins_again:
+                means.unreached.clear()
                 made = plan_with(levers, prepared, limited, means)
-                raced, races_new = len(means.rough), len(means.rough) > raced
             elif best is not None and host_budget_of(prepared) is None:
                 made = refined(best, limited, means)
             else:
@@ -119,16 +119,16 @@ def _is_final(
     return is_proved and not any(lever.rewrites for lever in levers)
 
 
-def _is_worth(best: Planned, limit_s: float, *, races_new: bool) -> bool:
+def _is_worth(best: Planned, limit_s: float, *, is_open: bool) -> bool:
     """Tell whether another round is worth the wait.
 
     Args:
-        races_new: the last race had time for orders that were not raced before, so that the next one
-            may reach a better order, for which the bound of the best plan's order does not hold.
+        is_open: the last races left orders out for want of time. The next ones may reach a better
+            order, for which the bound of the best plan's order does not hold.
     """
     searched = best.searched
     assert searched.candidate is not None
-    bound_us = best.formulation.problem.base_duration_us if races_new else searched.bound_us
+    bound_us = best.formulation.problem.base_duration_us if is_open else searched.bound_us
     gap_us = searched.candidate.time_us - bound_us
     return limit_s <= POLICY.round_chance * gap_us / max(1e-9, SOLVING.worth_per_s * bound_us)
 

@@ -124,22 +124,24 @@ class Costing:
         if mode == "never":
             return self._predicted()
         key = self._key()
-        known = None if mode == "always" else kept_times(key)
-        if known is not None and not (mode == "auto" and known.waited and is_idle()):
-            return self._from(known, key, " in an earlier run")
-        if mode == "kept":
-            return self._predicted()
         if mode == "always":
             return self._from(self._measured(key), key)
+        known = kept_times(key)
+        kept = None if known is None else self._from(known, key, " in an earlier run")
+        if kept is not None and not (mode == "auto" and known and known.waited and is_idle()):
+            return kept
+        if mode == "kept":
+            return self._predicted()
         why = self._why_not()
         if why:
-            return self._predicted(why)
+            return kept or self._predicted(why)
         try:
             return self._from(self._measured(key), key)
         except PlannerError as error:
             if self.request.inputs is not None:
                 raise
-            return self._predicted(f"the model could not be run to measure them ({error})")
+            why = f"the model could not be run to measure them ({error})"
+            return kept or self._predicted(why)
 
     def _mode(self) -> Calibrate:
         costs = self.request.costs

@@ -53,7 +53,8 @@ class Means:
         keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.
         helper: a process that can run searches beside this one; None for none.
         measured_us: times of nodes that a lever measured.
-        rough, best: rough plans, and the best results of longer searches, by problem.
+        rough, best: rough plans, and the fastest results of longer searches, by problem.
+        unreached: orders, as problems, for which the last races had no time.
     """
 
     progress: Progress = silent
@@ -62,6 +63,7 @@ class Means:
     measured_us: dict[Any, float] = field(default_factory=dict)
     rough: dict[Problem, Solved] = field(default_factory=dict)
     best: dict[Problem, Solved] = field(default_factory=dict)
+    unreached: set[Problem] = field(default_factory=set)
 
 
 def make_plan(
@@ -298,5 +300,10 @@ def _race(
         patience=patience,
         means=RaceMeans(progress=begins, helper=helper),
     )
-    means.rough.update({problems[r.index]: r.rough for r in runners if r.rough is not None})
+    for runner in runners:
+        rough, problem = runner.rough, problems[runner.index]
+        if rough is not None and (rough.candidate is not None or rough.is_impossible):
+            means.rough[problem] = rough  # with more time, another one may be found
+        if runner.rough is None and not (runner.is_reached or runner.is_impossible):
+            means.unreached.add(problem)
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

@@ -52,7 +52,7 @@ class TrialSearch:
         forms: the problem in each base order, with the whole budget as capacity.
         kept: receives the best plan so far; None if the caller does not want it.
         raced: orders in which a plan may fit, each with the best result so far.
-        best: the results of all searches so far, by problem.
+        best: the fastest results of all searches so far, by problem.
         ahead: works on the next trials while a plan is lowered.
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
         lowered: base order of the plan lowered last.
@@ -231,7 +231,8 @@ class TrialSearch:
         if is_first:  # an early end means a good plan: no other search gets much longer
             self.longest_s = 2 * max(POLICY.least_search_s, clock.now() - begun)
         if solved.candidate is not None:
-            self.found[trial.base] = self.best[form.problem] = solved
+            self.found[trial.base] = solved
+            self._note(form.problem, solved)
         is_cut = solved.solve_s >= POLICY.cut * limits.limit_s
         found = _Found(trial.base, form, solved, is_cut=is_cut)
         try:
@@ -281,11 +282,20 @@ class TrialSearch:
         self.ahead.expect(expected)
 
     def _start(self, base: BaseOrder, problem: Problem) -> Solved | None:
-        """Return the start of a search: an earlier result, or the last one with more budget."""
+        """Return the start of a search: the fastest result, or the last one with more budget."""
+        raced = None
+        if problem.capacity_bytes == self.settings.budget_bytes:
+            raced = self.raced.get(base)
+        known = [s for s in (self.best.get(problem), raced) if s is not None]
+        known = [s for s in known if s.candidate is not None] or known or [self.found.get(base)]
+        return min(known, key=lambda s: s.candidate.time_us if s and s.candidate else 0.0)
+
+    def _note(self, problem: Problem, solved: Solved) -> None:
+        """Keep a result with a plan if no earlier one is faster."""
         known = self.best.get(problem)
-        if known is None and problem.capacity_bytes == self.settings.budget_bytes:
-            return self.raced.get(base)
-        return known or self.found.get(base)
+        us = float("inf") if known is None or known.candidate is None else known.candidate.time_us
+        if solved.candidate is not None and solved.candidate.time_us <= us:
+            self.best[problem] = solved
 
     def _form(self, base: BaseOrder, capacity: int) -> Formulation:
         """Return the problem of a trial."""
@@ -394,7 +404,7 @@ class TrialSearch:
             progress=lambda text: self.progress(f"improving: {text}"),
         )
         if better.candidate is not None:
-            self.best[problem] = better
+            self._note(problem, better)
             self._weigh(_Found(accepted.base, accepted.formulation, better))
         if self.accepted is accepted and better.bound_us > searched.bound_us:
             proved = replace(searched, bound_us=better.bound_us, bound_class=better.bound_class)

@@ -365,8 +365,8 @@ def _sentence(document: DiffDocument, shares: Sequence[float]) -> str:
     step = f"step time from {format_duration(time.a)} to {format_duration(time.b)}{percent}"
     if not document.same_times:
         step = (
-            f"step from x{shares[0]:.3f} to x{shares[1]:.3f} of the model's own{percent}: the plans "
-            "have operation times of two calibrations, so their step times do not compare"
+            f"step from x{shares[0]:.3f} to x{shares[1]:.3f} of the model's own{percent}: operation "
+            "times of the plans differ (hardware or calibration), and step times do not compare"
         )
     text = (
         f"The planned peak goes from {format_bytes(peak.a)} to {format_bytes(peak.b)} "

@@ -6,8 +6,9 @@ marks recomputed and swapped tensors too: colour is never the only sign.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from bokeh.models import (
@@ -64,16 +65,18 @@ def page_figures(
     views: dict[str, ViewDocument],
     *,
     budget_bytes: int | None = None,
-    measured: Container[str] = (),
+    measured: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Draw two figures for each view, `memory-<key>` and `ranges-<key>`, all on linked axes.
 
     Args:
         views: views by key, such as "before" and "after".
-        measured: keys of the views with a line of measured bytes.
+        measured: measured bytes at every step, by view, where there are some.
     """
     steps = max((v.steps for v in views.values()), default=0)
-    top = max([v.peak_bytes for v in views.values()] + [budget_bytes or 0, 1])
+    top = max(
+        *(v.peak_bytes for v in views.values()), *map(max, measured.values()), budget_bytes or 0, 1
+    )
     axes = Axes(
         steps=Range1d(start=0, end=max(steps, 1), bounds=(0, max(steps, 1))),
         live_bytes=Range1d(start=0, end=1.08 * top),

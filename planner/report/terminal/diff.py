@@ -55,6 +55,8 @@ def print_diff(document: DiffDocument, console: Console | None = None) -> None:
     rows = []
     for name, (label, plain, signed) in _AMOUNTS.items():
         pair = document.planned[name]
+        if name == "step_us" and not document.same_times:
+            continue  # the sentence has the ratios
         if pair.a or pair.b:
             rows.append([label, plain(pair.a), plain(pair.b), signed(pair.difference)])
     print_table(out, "Planned", ["figure", ">a", ">b", ">b - a"], rows)
