@@ -209,10 +209,10 @@ def _next(found: FitDocument) -> str | None:
         if device.way("copies") is None:
             words += ["--budget", f"{device.budget_bytes}B"]
         else:  # the device's memory, less the reserve, is the default budget
-            cuda = next(t for t in devices() if t.is_arena)
-            words += ["--device", cuda.name]
+            card = next(t for t in devices() if t.is_arena)
+            words += ["--device", card.name]
             words += [] if found.reserve == AUTO_RESERVE else ["--reserve", found.reserve]
-            words += [] if runs_here(cuda) else ["--no-verify"]
+            words += [] if runs_here(card) else ["--no-verify"]
         if best is None:
             words += ["--micro-batch", "auto"]
         return shlex.join(words)
