@@ -164,9 +164,16 @@ def format_budget(size: int) -> str:
     return f"{format_bytes(size, decimal=True, up=True)} = {format_bytes(size, up=True)}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: `1 node`, `1,200 nodes`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, verb: str = "") -> str:
+    """Return a number of things, and their verb: `1 node is`, `1,200 nodes are`.
+
+    Args:
+        verb: "are", or another one in the plural.
+    """
+    if count == 1:
+        said = "is" if verb == "are" else f"{verb}s" if verb else ""
+        return f"1 {noun} {said}".rstrip()
+    return f"{count:,} {noun}s {verb}".rstrip()
 
 
 def typed_size(size: int) -> str:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from planner.errors import UsageError
 from planner.units import (
     check_budget,
+    counted,
     format_both,
     format_budget,
     format_bytes,
@@ -15,6 +16,7 @@ from planner.units import (
     format_share,
     parse_budget,
     parse_bytes,
+    typed_size,
 )
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15} | {
@@ -139,3 +141,15 @@ def test_a_bare_number_that_is_no_share_is_not() -> None:
     with pytest.raises(UsageError) as error:
         parse_budget("16", baseline_bytes=1000)
     assert "share" not in str(error.value)
+
+
+def test_things_are_counted_with_their_verb():
+    assert counted(1, "node") == "1 node" and counted(1200, "node") == "1,200 nodes"
+    assert counted(1, "node", "are") == "1 node is" and counted(1, "pool", "run") == "1 pool runs"
+    assert counted(0, "node", "are") == "0 nodes are" and counted(2, "pool", "run") == "2 pools run"
+
+
+@pytest.mark.parametrize("size", [1, 999, 14_942_208, 14_945_001, 16 * 10**9 + 1])
+def test_a_size_to_type_is_no_less(size: int):
+    typed = typed_size(size)
+    assert " " not in typed and size <= parse_bytes(typed) <= 1.01 * size + 1

@@ -60,9 +60,11 @@ def barred_note(barred: Sequence[Barred]) -> tuple[str, ...]:
     again = [bar.name for bar in barred if bar.action == "recompute"]
     stays = [bar.name for bar in barred if bar.action == "swap"]
     said = (
-        [f"{counted(len(again), 'operation')} are not run again, first {again[0]!r}"]
+        [f"{counted(len(again), 'operation', 'are')} not run again, first {again[0]!r}"]
         if again
         else []
     )
-    said += [f"{counted(len(stays), 'tensor')} are not copied, first {stays[0]!r}"] if stays else []
+    said += (
+        [f"{counted(len(stays), 'tensor', 'are')} not copied, first {stays[0]!r}"] if stays else []
+    )
     return (f"{', and '.join(said)}: {WhyOnce.TAKEN.sentence}",) if said else ()

@@ -37,7 +37,7 @@ def layout_notes(layout: Layout, target: Target) -> tuple[str, ...]:
         return ()
     if not is_planned_blocked(layout, target):
         return (
-            f"{counted(count, 'pool')} are kept in the plain layout, as images of one channel each, "
+            f"{counted(count, 'pool', 'are')} kept in the plain layout, as images of one channel each, "
             "which are views: under default options ONNX Runtime would store them in blocks of channels "
             "(NCHWc), with two more copies each",
         )

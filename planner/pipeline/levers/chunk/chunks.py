@@ -129,8 +129,8 @@ def _said(prepared: Prepared) -> tuple[str, ...]:
         format_bytes(prepared.types[first.tensor].bytes) if first.tensor in prepared.types else ""
     )
     text = (
-        f"{counted(nodes, 'node')} run in chunks of rows, in {counted(len(regions), 'region')} of up to "
-        f"{most} chunks, the first around {first.tensor!r}{f' ({size})' if size else ''}"
+        f"{counted(nodes, 'node', 'run')} in chunks of rows, in {counted(len(regions), 'region')} of up "
+        f"to {most} chunks, the first around {first.tensor!r}{f' ({size})' if size else ''}"
     )
     if prepared.numbers == "rounding":
         text += ": sums are added up in parts, and products of fewer rows may take another path, so that "
