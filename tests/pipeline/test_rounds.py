@@ -144,6 +144,20 @@ def test_the_rounds_of_a_short_limit_are_the_first_ones_of_a_longer_limit(monkey
     assert [len(begun) for begun in found.values()] == sorted({len(b) for b in found.values()})
 
 
+def test_no_round_begins_that_would_end_late_as_the_ones_before_did(monkeypatch, tight):
+    """A round of a large graph takes longer than its searches: its plans are lowered and read back."""
+    plan = tight[2]
+
+    def made(*_: object) -> Planned:
+        clock.spend(3.0)
+        return slower(plan, 2.0)
+
+    for limit_s, rounds_run in ((7.0, 1), (20.0, 3)):
+        _, begun = run(monkeypatch, tight, made, limit_s=limit_s)
+        assert len(begun) == rounds_run
+        assert sum(begun) + 3.0 * rounds_run <= limit_s
+
+
 def test_the_best_of_all_rounds_is_taken(monkeypatch, tight):
     plan = tight[2]
     factors = {1: 3.0, 2: 2.0, 3: 2.5}

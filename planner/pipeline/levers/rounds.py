@@ -88,20 +88,25 @@ def _limits(
 ) -> Iterator[tuple[float, bool]]:
     """Yield the time limit of each search, and whether it begins again, while time is left for it.
 
-    As long as there are no `plans`, the last search gets all the time that is left.
+    As long as there are no `plans`, the last search gets all the time that is left. If rounds were longer
+    than their limits, since plans of a large graph take long to lower, so much more has to be left, at
+    most as much again.
     """
     began, whole_s = clock.now(), settings.time_limit_s
     limit_s = max(POLICY.first_round_s, POLICY.round_op_s * len(prepared.graph.operations))
     yield min(limit_s, whole_s), True
+    over_s = clock.now() - began - limit_s
     while True:
         last_s, limit_s = limit_s, POLICY.longer * limit_s
         for begins_again in (True, False):
             left_s = whole_s - (clock.now() - began)
-            if limit_s > left_s:
+            if limit_s + min(max(0.0, over_s), limit_s) > left_s:
                 if begins_again and not plans and left_s > last_s:
                     yield left_s, True
                 return
+            start = clock.now()
             yield limit_s, begins_again
+            over_s = max(over_s, clock.now() - start - limit_s)
 
 
 def _is_final(
