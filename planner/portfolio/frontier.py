@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from planner.plan.candidate import Candidate
 from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
-from planner.portfolio.orders import Raced, solve_orders
+from planner.portfolio.orders import Raced, figure, solve_orders
 from planner.portfolio.table import POLICY, Policy
 from planner.search.patience import begin
 from planner.search.state import SearchSettings
@@ -44,11 +44,13 @@ class FrontierSearch:
         """Find the best plan at one budget, or below it; a repeated call looks for a better one."""
         if not self.is_settled(capacity_bytes):
             larger = self.larger(capacity_bytes)
-            found, known = (
-                self.searched(capacity_bytes, larger, time_limit_s),
-                self.found[capacity_bytes],
-            )
-            self.found[capacity_bytes] = found if known is None else _faster(known, found)
+            found = self.searched(capacity_bytes, larger, time_limit_s)
+            known = self.found[capacity_bytes]
+            if known is not None:
+                bound_us = max(known.bound_us, found.bound_us)
+                best = min((found, known), key=lambda raced: figure(raced.solved))
+                found = replace(best, bound_us=bound_us)
+            self.found[capacity_bytes] = found
         return next(p for p in self.points if p.capacity_bytes == capacity_bytes)
 
     @property
@@ -82,13 +84,6 @@ class FrontierSearch:
     def within(self, orders: Sequence[int]) -> FrontierSearch:
         """Restrict the search to some of the orders, given by their indices."""
         return replace(self, problems=tuple(self.problems[i] for i in orders), found={})
-
-
-def _faster(known: Raced, found: Raced) -> Raced:
-    """Return the result with the faster plan, with the larger bound of both."""
-    before, after = known.solved.candidate, found.solved.candidate
-    is_slower = before is not None and (after is None or after.time_us > before.time_us)
-    return replace(known if is_slower else found, bound_us=max(known.bound_us, found.bound_us))
 
 
 def _point(capacity_bytes: int, raced: Raced | None) -> Point:

@@ -71,7 +71,7 @@ def solve_orders(
         if best is None and found.candidate is not None:
             # an early end means a good plan: the others are not worth much more time
             limit_s = min(settings.limit_s, numbers.others_factor * (clock.now() - start))
-        if best is None or _figure(found) < _figure(best):
+        if best is None or figure(found) < figure(best):
             index, best = runner.index, found
     assert best is not None
     took_s = clock.now() - start
@@ -79,7 +79,7 @@ def solve_orders(
     return Raced(index=index, solved=replace(best, solve_s=took_s), bound_us=bound_us)
 
 
-def _figure(solved: Solved) -> tuple[int, float]:
+def figure(solved: Solved) -> tuple[int, float]:
     """Return the sort key, best first: time, or the least peak if nothing fits; impossible last."""
     if solved.candidate is None:
         return 1 + solved.is_impossible, float(solved.least.peak_bytes)

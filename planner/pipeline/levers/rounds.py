@@ -95,12 +95,12 @@ def _limits(
     began, whole_s = clock.now(), settings.time_limit_s
     limit_s = max(POLICY.first_round_s, POLICY.round_op_s * len(prepared.graph.operations))
     yield min(limit_s, whole_s), True
-    over_s = clock.now() - began - limit_s
+    over_s = max(0.0, clock.now() - began - limit_s)
     while True:
         last_s, limit_s = limit_s, POLICY.longer * limit_s
         for begins_again in (True, False):
             left_s = whole_s - (clock.now() - began)
-            if limit_s + min(max(0.0, over_s), limit_s) > left_s:
+            if limit_s + min(over_s, limit_s) > left_s:
                 if begins_again and not plans and left_s > last_s:
                     yield left_s, True
                 return

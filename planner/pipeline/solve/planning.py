@@ -304,6 +304,6 @@ def _race(
         rough, problem = runner.rough, problems[runner.index]
         if rough is not None and (rough.candidate is not None or rough.is_impossible):
             means.rough[problem] = rough  # with more time, another one may be found
-        if runner.rough is None and not (runner.is_reached or runner.is_impossible):
+        if not (runner.is_reached or runner.is_impossible):
             means.unreached.add(problem)
     return {orders[r.index]: r.solved for r in runners if not r.is_impossible}

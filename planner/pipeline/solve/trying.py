@@ -25,6 +25,7 @@ from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead,
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
+from planner.portfolio.orders import figure
 from planner.search.patience import Patience
 from planner.search.state import SearchSettings
 from planner.units import format_bytes
@@ -286,15 +287,13 @@ class TrialSearch:
         raced = None
         if problem.capacity_bytes == self.settings.budget_bytes:
             raced = self.raced.get(base)
-        known = [s for s in (self.best.get(problem), raced) if s is not None]
-        known = [s for s in known if s.candidate is not None] or known or [self.found.get(base)]
-        return min(known, key=lambda s: s.candidate.time_us if s and s.candidate else 0.0)
+        known = [solved for solved in (self.best.get(problem), raced) if solved is not None]
+        return min(known, key=figure, default=self.found.get(base))
 
     def _note(self, problem: Problem, solved: Solved) -> None:
-        """Keep a result with a plan if no earlier one is faster."""
+        """Keep a result if no earlier one is faster."""
         known = self.best.get(problem)
-        us = float("inf") if known is None or known.candidate is None else known.candidate.time_us
-        if solved.candidate is not None and solved.candidate.time_us <= us:
+        if known is None or figure(solved) <= figure(known):
             self.best[problem] = solved
 
     def _form(self, base: BaseOrder, capacity: int) -> Formulation:

@@ -163,9 +163,12 @@ class DiffDocument(Document, kw_only=True, frozen=True):
 
 def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument:
     """Make the document of `planner diff`."""
+    same_times = _have_same_times(a, b)
+    shares = [plan.planned.step_us / (plan.baseline.time_us or math.inf) for plan in (a, b)]
+    before, after = (a.planned.step_us, b.planned.step_us) if same_times else shares
     document = DiffDocument(
-        same_times=have_same_times(a, b),
-        step_ratio=step_ratio(a, b),
+        same_times=same_times,
+        step_ratio=after / before if before else None,
         a=str(paths[0]),
         b=str(paths[1]),
         sentence="",
@@ -186,26 +189,16 @@ def diff_document(a: Plan, b: Plan, *, paths: tuple[Path, Path]) -> DiffDocument
         schedule=_schedule(a, b),
         peak=_peak(a, b),
     )
-    shares = [plan.planned.step_us / (plan.baseline.time_us or math.inf) for plan in (a, b)]
     return msgspec.structs.replace(document, sentence=_sentence(document, shares))
 
 
-def have_same_times(a: Plan, b: Plan) -> bool:
+def _have_same_times(a: Plan, b: Plan) -> bool:
     """Tell whether step times of two plans compare as they are.
 
     They do if the model's own step takes as long in both plans, and if the models differ.
     """
     is_same = (a.model_sha256, a.dims) == (b.model_sha256, b.dims)
     return not is_same or math.isclose(a.baseline.time_us, b.baseline.time_us, rel_tol=1e-6)
-
-
-def step_ratio(a: Plan, b: Plan) -> float | None:
-    """Return `DiffDocument.step_ratio`; None if a time is 0."""
-    times = [plan.planned.step_us for plan in (a, b)]
-    if not have_same_times(a, b):
-        own = [plan.baseline.time_us for plan in (a, b)]
-        times = [time / by if by else 0.0 for time, by in zip(times, own, strict=True)]
-    return times[1] / times[0] if times[0] else None
 
 
 def _setting(plan: Plan, name: str) -> Any:
