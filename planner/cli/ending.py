@@ -24,7 +24,8 @@ from planner.report.plain import nearby
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-_leaving = threading.Lock()
+LEAVING = threading.Lock()
+"""A lock that a thread which ends the process takes and keeps: who waits for it says nothing more."""
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ def exit_code(number: int) -> int:
 
 def leave(line: str, status: int) -> NoReturn:
     """Print `line` on stderr and end the process from any thread, without unwinding."""
-    with _leaving, temporary.SETTLED:
+    with LEAVING, temporary.SETTLED:
         temporary.remove_all()
         # the terminal's cursor is hidden while progress is shown
         restored = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""
@@ -113,12 +114,19 @@ def end(status: int) -> NoReturn:
     Python's own shutdown takes a while in which signals are not answered, and a native thread that
     still runs to its time limit would abort it.
     """
+    wait_if_leaving()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
             status = status or 1
     os._exit(status)
+
+
+def wait_if_leaving() -> None:
+    """Wait for ever if another thread ends the process: an error may come of the files it removes."""
+    with LEAVING:
+        pass
 
 
 def leave_for(number: int) -> NoReturn:
@@ -137,7 +145,7 @@ def _on_signal(number: int, _frame: Any) -> None:
     if number in _state.raising:
         _state.raising = frozenset()
         raise KeyboardInterrupt
-    if _leaving.locked() or temporary.SETTLED.locked():
+    if LEAVING.locked() or temporary.SETTLED.locked():
         return  # the other thread ends the process as soon as the lock is free
     leave_for(number)
 

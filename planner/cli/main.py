@@ -120,8 +120,9 @@ def _end_before_the_start(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _fail(line: str, status: int) -> int:
-    from planner.cli import console
+    from planner.cli import console, ending
 
+    ending.wait_if_leaving()
     if console.verbosity.verbose:
         import traceback
 

@@ -29,8 +29,8 @@ NAME = re.compile(r"\.?planner-tmp-[0-9a-f]{16}")
 """Names that may be removed once nobody holds them; a file's name begins with a dot."""
 
 SETTLED = threading.Lock()
-"""A lock held while outputs are renamed into place: a handler that ends the process at once waits for
-it."""
+"""A lock held while outputs are renamed into place, and while temporary paths are made or removed: a
+handler that ends the process at once waits for it, and keeps it."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a full disk, an exhausted quota, or a limit on file sizes."""
@@ -56,7 +56,8 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
         UsageError: it cannot be made, or its disk is full; the message says what to set.
     """
     try:
-        where = Path(tempfile.gettempdir()) if parent is None else parent
+        with SETTLED:  # the first call writes a file and removes it
+            where = Path(tempfile.gettempdir()) if parent is None else parent
         folder = _made(where, _LOCKED, _make_folder)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -73,7 +74,8 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        _remove(folder)
+        with SETTLED:
+            _remove(folder)
 
 
 @contextlib.contextmanager
@@ -87,7 +89,8 @@ def temporary_file(parent: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        _remove(path)
+        with SETTLED:
+            _remove(path)
 
 
 def clear(folder: Path) -> None:
@@ -121,16 +124,17 @@ def _made(parent: Path, prefix: str, make: Callable[[Path], None]) -> Path:
         clear(parent)
     while True:
         path = parent / f"{prefix}{secrets.token_hex(8)}"
-        make(path)
-        try:
-            descriptor = _locked(path)
-        except FileNotFoundError:
-            continue  # another planner removed it as abandoned before it was locked
-        if descriptor is None:
-            free = path.with_name(path.name.replace(_LOCKED, _UNLOCKED))
-            path = path.rename(free)
-        _held[path] = descriptor
-        return path
+        with SETTLED:
+            make(path)
+            try:
+                descriptor = _locked(path)
+            except FileNotFoundError:
+                continue  # another planner removed it as abandoned before it was locked
+            if descriptor is None:
+                free = path.with_name(path.name.replace(_LOCKED, _UNLOCKED))
+                path = path.rename(free)
+            _held[path] = descriptor
+            return path
 
 
 def _locked(path: Path) -> int | None:
@@ -189,7 +193,9 @@ def _remove(path: Path) -> None:
 def _delete(path: Path) -> None:
     with contextlib.suppress(OSError):  # the next planner tries again
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            # a thread that still writes into the folder by name no longer finds it
+            moved = path.rename(path.with_name(f"{_LOCKED}{secrets.token_hex(8)}"))
+            shutil.rmtree(moved, ignore_errors=True)
         else:
             path.unlink()
 

@@ -93,6 +93,33 @@ def test_a_signal_ends_it_in_one_line(number, arguments, when, scratch):
     assert not list(scratch.glob("planner*"))
 
 
+MAKING = """
+from planner.cli.ending import watch_signals
+from planner.files.temporary import temporary_folder
+watch_signals()
+print("begun", flush=True)
+while True:
+    with temporary_folder() as folder:
+        for number in range(30):
+            (folder / str(number)).write_bytes(b"x")
+"""
+
+
+def test_a_signal_leaves_no_folder_that_is_being_made_filled_or_removed(scratch):
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    for number in range(40):
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAKING], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(number / 4000)  # a round of the loop takes a millisecond
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) in (1, 128 + signal.SIGTERM)  # 1: its file was taken away
+        process.stdout.close()
+        assert not os.listdir(scratch)
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["in the block", "after it"])
 @pytest.mark.parametrize("beside_first", [False, True])
 def test_both_threads_pass_over_the_first_signal_alone(beside_first, late, monkeypatch):
