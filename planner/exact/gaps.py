@@ -48,6 +48,13 @@ class GapModel:
     def __init__(
         self, problem: Problem, held: MemoryProfile, free: Collection[Run], tensors: Collection[int]
     ) -> None:
+        """Make the variables and the constraints that tie a tensor's events to each other.
+
+        Args:
+            held: the plan's profile; its plan is the hint.
+            free: runs that may be added or left out.
+            tensors: tensors whose events are free; those that a free run touches are, too.
+        """
         self.problem = problem
         self.held = held
         self.plan = held.plan

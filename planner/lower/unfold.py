@@ -169,7 +169,13 @@ def _source(graph: ir.Graph, constant: ir.Value, candidates: Sequence[ir.Value])
 def _replace(
     build: _UnfoldWriter, value: ir.Value, kind: ValueType, fill: np.ndarray, source: ir.Value
 ) -> dict[str, ValueType]:
-    """Insert the nodes before the first reader, after the source."""
+    """Make the constant `value` at run time: insert nodes that fill its shape, after `source`'s producer.
+
+    The length is computed as `Size(source)`, so that ONNX Runtime does not fold the constant again.
+
+    Returns:
+        types of the new values, by name.
+    """
     graph, name = build.model.graph, str(value.name)
     count = math.prod(kind.shape)
     one = build.one_dim()

@@ -239,8 +239,9 @@ class Rules:
     def size(self, node: ir.Node) -> Known:
         """Derive `Size` or `Shape`.
 
-        `Size` of a value that carries the batch grows with the batch, and so does `Shape` of the batch
-        axis alone.
+        The result grows with the batch where it is `Size` of a value with a batch axis, or `Shape` of
+        that axis alone. Of a `Shape` that has other axes beside it, one element does: its place is kept
+        as "axis i", for the node that picks it (`_dim`).
         """
         name = str(node.inputs[0].name) if node.inputs[0] is not None else ""
         axis, shape = self.flow.axis.get(name), self.flow.types[name].shape

@@ -76,6 +76,7 @@ def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _check_types(graph: onnx.GraphProto) -> None:
+    """Refuse graph inputs and outputs other than dense tensors; an input may be an optional one."""
     inputs = {value.name for value in graph.input}
     for value in (*graph.input, *graph.output):
         kind = value.type.WhichOneof("value")

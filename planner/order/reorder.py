@@ -48,6 +48,13 @@ class Lives:
     """Live bytes of any order of one problem, each operation run once.
 
     They equal the simulator's for the reordered problem, without building it.
+
+    Attributes:
+        bytes, producer, to_end: by tensor, int64, int64 and bool.
+        workspace: by operation, int64.
+        uses: readers of all tensors, one tensor's after another's; `starts` is where each one's begin.
+        inplace: int64 [3, n]: operation, source and target of operations that may write in one place.
+        several_inplace: operations that may write in several places, with their pairs.
     """
 
     def __init__(self, problem: Problem) -> None:

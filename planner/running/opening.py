@@ -123,7 +123,11 @@ class Opener:
 
     @contextmanager
     def _set(self, found: Merged, needs: Needs) -> Iterator[Asked]:
-        """Set the session's options while it is created, and restore them afterwards."""
+        """Set the session's options while it is created, and restore them afterwards.
+
+        Yields:
+            the request with these options, and whether they cap the arena.
+        """
         import onnxruntime as ort
 
         given = found.asked.options

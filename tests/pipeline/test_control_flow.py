@@ -390,7 +390,7 @@ def test_a_computed_size_is_bounded(tmp_path: Path) -> None:
 
 REFUSED = {
     "no such": ({"nothing": 3}, "no tensor of that name"),
-    "near": ({"s_al": 3}, "did you mean 's_all'"),
+    "near": ({"s_al": 3}, "the closest is 's_all'"),
     "known": ({"v0": 3}, r"its shape is known, 128x128"),
     "rank": ({"s_all": (3,)}, r"has the shape \?x128"),
     "node": ({"n_w": "12"}, "give bytes"),

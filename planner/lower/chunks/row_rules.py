@@ -202,7 +202,10 @@ def _aligned_in(shape: Shape, order: Sequence[int], made: Shape, axis: int) -> i
 
 
 def _gemm(subject: Subject) -> Iterator[Way]:
-    """Yield ways of a product plus C; where the product is in parts, C goes to the first part."""
+    """Yield ways to compute A x B + C in parts.
+
+    Where each part is a summand of the product (no output axis), the first part alone adds C.
+    """
     for way in _product(subject):
         axis = way.outputs[0]
         if axis is None and subject.node.op_type != "Gemm":

@@ -78,7 +78,11 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 
 def _scattered(ctx: ShapeInferenceContext, node: ir.Node) -> None:
-    """Infer the shape from the contents of an input, which the gradient builder makes with Shape(x)."""
+    """Infer the shape of a gradient that scatters, such as GatherGrad's.
+
+    An input holds that shape as its contents: onnxruntime-training's gradient builder makes it by
+    Shape(x). `_SHAPE_INPUT` names this input, and the one of the element type.
+    """
     at, typed = _SHAPE_INPUT[node.op_type]
     shape, values = input_at(node, at), input_at(node, typed)
     target = output_at(node, 0)

@@ -18,7 +18,7 @@ from planner.pipeline.solve.orders import (
     least_found,
     least_found_peak,
     least_possible_peak,
-    pinning_bytes,
+    pinned_peak,
 )
 from planner.plan.planfile import PredictedCost
 from planner.request import Request
@@ -99,4 +99,4 @@ def analyzed(
 def _least_bytes(way: Prepared, preview: BudgetPreview) -> int:
     """Return the least budget that one of a preview's plans fits, its pins included."""
     plans = [point.plan for point in preview.frontier.points if point.plan is not None]
-    return min(plan.peak_bytes + pinning_bytes(way, plan.actions) for plan in plans)
+    return min(pinned_peak(way, plan.peak_bytes, plan.actions) for plan in plans)

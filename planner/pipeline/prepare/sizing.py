@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 
 import onnx_ir as ir
 
 from planner.errors import ModelError, PlannerError, UsageError
+from planner.files.reading import closest
 from planner.onnxio.bodies import has_bodies
 from planner.onnxio.kinds import bits_of
 from planner.onnxio.load import (
@@ -171,9 +171,8 @@ class Sizes:
 
     def _take_shape(self, bound: UpperBound, known: Mapping[str, tuple[object, object]]) -> None:
         if bound.name not in known:
-            near = get_close_matches(bound.name, list(known), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"--bound {bound.name}: the model has no tensor of that name{hint}")
+            near = closest(bound.name, list(known), "is", most=1)
+            raise UsageError(f"--bound {bound.name}: the model has no tensor of that name{near}")
         dtype, dims = known[bound.name]
         assert dims is None or isinstance(dims, tuple)
         if dims is not None and None not in dims:

@@ -15,7 +15,7 @@ from planner.pipeline.solve.orders import (
     formulate_in,
     least_bound_order,
     least_possible_peak,
-    pinning_bytes,
+    pinned_peak,
 )
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.policy import POLICY
@@ -84,7 +84,7 @@ def least_plan(
                     return planned
             tried.append((peak_bytes, least))
     peak_bytes, least = min(tried, key=lambda pair: pair[0])
-    room = peak_bytes + pinning_bytes(prepared, len(least.candidate.actions))
+    room = pinned_peak(prepared, peak_bytes, len(least.candidate.actions))
     if settings.budget_of == "live":
         least_bytes = min(room, prepared.baseline.worst_peak_bytes) + settings.reserve_bytes
     else:

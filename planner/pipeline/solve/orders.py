@@ -297,17 +297,17 @@ def least_found_peak(
     It is the peak and room for nodes that pin the order, without ONNX Runtime's fragmentation.
     """
     _, best = least_found(prepared, settings, orders, time_limit_s=time_limit_s)
-    return best.peak_bytes + pinning_bytes(prepared, len(best.actions))
+    return pinned_peak(prepared, best.peak_bytes, len(best.actions))
 
 
-def pinning_bytes(prepared: Prepared, actions: int) -> int:
-    """Return the most bytes that pins take in a plan of `actions` actions.
+def pinned_peak(prepared: Prepared, peak_bytes: int, actions: int) -> int:
+    """Return the peak of a plan of `actions` actions with the most bytes that its pins take.
 
-    They are an anchor's result for each action, and a shape of each rank for barriers. Two plans of
+    Pins are an anchor's result for each action, and a shape of each rank for barriers. Two plans of
     one peak may differ by as much.
     """
     ranks = {len(tensor.shape) for tensor in prepared.graph.tensors}
-    return _PIN_BYTES * (actions + sum(ranks))
+    return peak_bytes + _PIN_BYTES * (actions + sum(ranks))
 
 
 def least_possible_peak(prepared: Prepared) -> int:

@@ -50,8 +50,9 @@ def cap_on_device(
     live_peak_bytes: int,
     order: Order = "default",
 ) -> CapsOnDevice:
-    """Run the rewritten model under the least cap tried, from the budget on, and the original under
-    that cap.
+    """Find the least arena that the rewritten model runs in, and try the original in it.
+
+    Arenas are tried in ascending order, the budget first.
 
     Args:
         pair: the original and the rewritten model.

@@ -76,6 +76,7 @@ def with_bodies(graph: TrainingGraph, model: ir.Model, types: Types) -> Training
 
 
 def _known_bytes(node: ir.Node, types: Types, opset: Mapping[str, int], ir_version: int) -> int:
+    """Return the bytes that a node's bodies hold: as computed, or as noted after a run (`INNER_KEY`)."""
     found = bytes_within(node, types, opset, ir_version)
     if found is None:
         text = node.metadata_props.get(INNER_KEY, "")

@@ -205,8 +205,10 @@ def _of_one_memory(model: ir.Model, first: ir.Model) -> Normalized:
 
 
 def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
-    """Return the result of the first pass of a default session's optimizations for the CPU, while a
-    thread makes the others (ONNX Runtime releases the interpreter's lock meanwhile).
+    """Return the model after the first pass of a default session's optimizations for the CPU.
+
+    A thread makes the further passes meanwhile (ONNX Runtime releases the interpreter's lock); the
+    result's `confirmed` waits for them.
 
     Args:
         loaded: a model without external data and large fills; `original_ahead` begins a session for

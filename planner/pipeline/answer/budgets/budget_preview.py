@@ -15,7 +15,7 @@ from planner.pipeline.answer.budgets.frontier import FrontierWay, way_of
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.orders import BaseOrder, pinning_bytes
+from planner.pipeline.solve.orders import BaseOrder, pinned_peak
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.quick import quickest
 from planner.plan.candidate import Candidate
@@ -110,7 +110,7 @@ def preview_budgets(
     there, candidate = least
     if all(p.plan is None or candidate.peak_bytes < p.plan.peak_bytes for p in found.points):
         plan = point_plan(candidate, engine="least peak", order=len(found.orders))
-        needed = plan.peak_bytes + pinning_bytes(prepared, plan.actions)
+        needed = pinned_peak(prepared, plan.peak_bytes, plan.actions)
         point = Point(capacity_bytes=needed, plan=plan, bound_us=0.0)
         found = question.frontier(looked, with_views(point, prepared.views_us))
         found = replace(found, orders=(*found.orders, there.name))

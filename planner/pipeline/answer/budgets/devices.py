@@ -123,7 +123,10 @@ class Finder:
         return known
 
     def least_peaks(self, size: int) -> LeastPeaks:
-        """Return the least peak at one size, with inputs and outputs on the device, and on the host."""
+        """Search for the least peak at one size: with inputs and outputs on the device, and on the host.
+
+        It is one answer for all devices, searched with the first device that has memory of its own.
+        """
         apart = [device for device in self.devices if not device.hardware.is_host]
         device, how = (apart[0], "copies") if apart else (self.devices[0], "recompute")
         here, there = self.prepared(size), self._ways_of(device, how, size)[-1]
@@ -155,6 +158,11 @@ class Finder:
     # -- one search --------------------------------------------------------------------------
 
     def _find(self, device: Device, how: How, size: int, *, share_s: float | None = None) -> Found:
+        """Solve for one device at one size, unless a simpler way is as fast as the model itself.
+
+        Args:
+            share_s: seconds to search; None for an equal share of what is left.
+        """
         prepared = costed_for(self.prepared(size), device.hardware)
         # copies of the caller's inputs are made in any case, and are in the step of each way
         fed_us = self._fed_us(device, size)
