@@ -5,9 +5,11 @@
     python -m reports.answers quality again limits   these parts
 
 `quality`: plans after more and more time, made with `--reproducible`, whose time limits count work in
-place of seconds (`planner.clock`): the table is the same on any machine, however busy. `again`: the
+place of seconds (`planner.clock`): the table is the same on any machine, however busy. `wall`: the same
+in seconds of the clock on the wall, on a quiet machine, and while every core is kept busy. `again`: the
 same command twenty times, while every core is kept busy. `limits`: chains of up to 100,000 nodes, in
-seconds of the clock on the wall. Nothing is verified. Writes `answers.json` and `answers.md` in this
+seconds of the clock on the wall. `agree`: whether all outputs say the same of a plan
+(`reports.agreement`). Nothing is verified. Writes `answers.json` and `answers.md` in this
 folder, a row at a time.
 """
 
@@ -24,15 +26,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from models import drawn
 from planner import optimize
 from planner.errors import InfeasibleBudgetError
+from reports.agreement import agree_row
 from reports.literature import built
-from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
+from reports.shared import FOLDER, ZOO, Row, line, program, read_rows, write_rows
 
 RESULT, PAGE = FOLDER / "answers.json", FOLDER / "answers.md"
 LIMITS_S = (2, 5, 15, 60, 120)
@@ -67,6 +70,10 @@ LARGER: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = tuple(
 )
 """Sizes of `reports.literature`, built first."""
 
+WALL_LIMITS_S = (2, 5, 15, 60)
+AGREEING = ("90%", "75%", "60%", "45%")
+"""Budgets at which each sample's outputs are compared, where there is a plan that changes something."""
+
 AGAIN, AGAIN_LIMIT_S = 20, 4
 """How often the same plan is requested, and the time limit of each request."""
 
@@ -78,7 +85,9 @@ _PLAN = re.compile(r"^planner: ([\d.]+) s: solving: [+-]")
 """A line of `-v` that reports a plan."""
 
 
-def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple[float, str]:
+def made(
+    model: Path, budget: str, how: dict[str, Any], limit_s: float, *, reproducible: bool = True
+) -> tuple[float, str]:
     """Return a plan's step time over the model's own, and a digest of the rewritten file and the plan."""
     with tempfile.TemporaryDirectory() as folder:
         output, plan = Path(folder) / "planned.onnx", Path(folder) / "plan.json"
@@ -88,7 +97,7 @@ def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple
             output=output,
             plan_path=plan,
             verify=False,
-            reproducible=True,
+            reproducible=reproducible,
             time_limit_s=limit_s,
             **how,
         )
@@ -98,13 +107,39 @@ def made(model: Path, budget: str, how: dict[str, Any], limit_s: float) -> tuple
 
 def quality_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
     """Measure one model at one budget, with all time limits."""
+    return {
+        "model": model.stem,
+        "budget": budget,
+        **how,
+        "taken": _taken(model, budget, how, LIMITS_S),
+    }
+
+
+def wall_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
+    """Measure as `quality_row` does, by the clock on the wall: on a quiet machine, then on a busy one."""
+    asked = (model, budget, how, WALL_LIMITS_S)
+    quiet = _taken(*asked, reproducible=False)
+    with _busy():
+        busy = _taken(*asked, reproducible=False)
+    return {"model": model.stem, "budget": budget, **how, "quiet": quiet, "busy": busy}
+
+
+def _taken(
+    model: Path,
+    budget: str,
+    how: dict[str, Any],
+    limits_s: Sequence[int],
+    *,
+    reproducible: bool = True,
+) -> dict[str, float | None]:
+    """Return the share of the model's own step by time limit; None where no plan was found."""
     taken: dict[str, float | None] = {}
-    for limit_s in LIMITS_S:
+    for limit_s in limits_s:
         try:
-            taken[str(limit_s)], _ = made(model, budget, how, limit_s)
+            taken[str(limit_s)], _ = made(model, budget, how, limit_s, reproducible=reproducible)
         except InfeasibleBudgetError:
             taken[str(limit_s)] = None
-    return {"model": model.stem, "budget": budget, **how, "taken": taken}
+    return taken
 
 
 def again_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
@@ -172,15 +207,14 @@ def page(rows: dict[str, list[Row]]) -> str:
         "Written by `python -m reports.answers`.",
         "",
     ]
-    for part, show in (("quality", _quality), ("again", _again), ("limits", _limits)):
+    for part, show in SECTIONS.items():
         if rows.get(part):
             lines += show(rows[part])
     return "\n".join(lines)
 
 
 def _quality(rows: Sequence[Row]) -> list[str]:
-    complete = [row for row in rows if None not in row["taken"].values()]
-    near = [row for row in complete if row["taken"]["5"] <= 1.05 * min(row["taken"].values())]
+    near = [row for row in rows if _is_near(row["taken"])]
     monotone = [row for row in rows if _is_monotone(row["taken"])]
     return [
         "## How good a plan is after how long",
@@ -201,16 +235,49 @@ def _quality(rows: Sequence[Row]) -> list[str]:
 
 
 def _is_monotone(taken: dict[str, float | None]) -> bool:
-    found = [taken[str(limit_s)] for limit_s in LIMITS_S]
-    times = [float("inf") if time is None else time for time in found]
+    times = [float("inf") if time is None else time for time in taken.values()]
     # equal plans add the same durations up in another order
     return all(more <= (1 + 1e-12) * less for less, more in itertools.pairwise(times))
 
 
 def _quality_line(row: Row) -> str:
-    taken = (row["taken"][str(s)] for s in LIMITS_S)
-    cells = ["none" if t is None else f"×{t:.4f}" for t in taken]
-    return f"| {row['model']} | {row['budget']} | {_where(row)} | {' | '.join(cells)} |"
+    return line(row["model"], row["budget"], _where(row), *_shares(row["taken"]))
+
+
+def _shares(taken: dict[str, float | None]) -> list[str]:
+    return ["none" if share is None else f"×{share:.4f}" for share in taken.values()]
+
+
+def _wall(rows: Sequence[Row]) -> list[str]:
+    runs = [row[state] for row in rows for state in ("quiet", "busy")]
+    near = [taken for taken in runs if _is_near(taken)]
+    monotone = [taken for taken in runs if _is_monotone(taken)]
+    return [
+        "## The same by the clock on the wall",
+        "",
+        "Limits are seconds, as a user sets them. *Busy*: two processes a core did nothing but count "
+        "meanwhile. Operation times are the same in a row: kept from the quiet machine, or the card's "
+        "profile.",
+        "",
+        f"After 5 s, {len(near)} of {len(runs)} plans are within 5% of the row's best. In "
+        f"{len(monotone)} of {len(runs)} rows no plan is dearer than one that was found in less time.",
+        "",
+        line("model", "budget", "on", "machine", *(f"{s} s" for s in WALL_LIMITS_S)),
+        line("---", "---:", "---", "---", *["---:"] * len(WALL_LIMITS_S)),
+        *(
+            line(row["model"], row["budget"], _where(row), state, *_shares(row[state]))
+            for row in rows
+            for state in ("quiet", "busy")
+        ),
+        "",
+    ]
+
+
+def _is_near(taken: dict[str, float | None]) -> bool:
+    """Tell whether the plan after 5 s is within 5% of the best of the row."""
+    found = [share for share in taken.values() if share is not None]
+    soon = taken["5"]
+    return soon is not None and soon <= 1.05 * min(found)
 
 
 def _where(row: Row) -> str:
@@ -252,14 +319,43 @@ def _limits(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _agree(rows: Sequence[Row]) -> list[str]:
+    compared, off = sum(r["compared"] for r in rows), sum(len(r["differ"]) for r in rows)
+    return [
+        "## One number for one thing",
+        "",
+        "Step, ratio, peak, held bytes and budget of one plan, with measured times: what the outcome "
+        "(short and with `-v`), the page, the JSON, `diff` and `explain` say, compared with the plan "
+        f"file. Of {compared} statements {off} differ.",
+        "",
+        line("model", "budget", "statements", "that differ"),
+        line("---", "---:", "---:", "---"),
+        *(
+            line(r["model"], r["budget"], r["compared"], ", ".join(r["differ"]) or "none")
+            for r in rows
+        ),
+        "",
+    ]
+
+
+SECTIONS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
+    "quality": _quality,
+    "wall": _wall,
+    "again": _again,
+    "limits": _limits,
+    "agree": _agree,
+}
+"""By part, what writes its section, in the page's order."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the page."""
     parser = program("reports.answers", __doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="quality, again, limits")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(SECTIONS))
     parser.add_argument("--graphs", type=Path, metavar="DIR")
     parser.add_argument("--nodes", type=int, nargs="*", default=CHAINS, help="of the chains")
     options = parser.parse_args(arguments)
-    parts = options.parts or ["quality", "again", "limits"]
+    parts = options.parts or list(SECTIONS)
     asked = [(ZOO / f"{name}.onnx", budget, how) for name, budget, how in SAMPLES]
     larger = []
     if options.graphs:
@@ -275,12 +371,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for network, budget, how in LARGER:
                 model = built(network[0], Path(folder), *network[1:])
                 _note(rows, "quality", quality_row(model, budget, how))
+    if "wall" in parts:
+        for question in [*asked, *larger]:
+            _note(rows, "wall", wall_row(*question))
     if "again" in parts:
         for question in asked:
             _note(rows, "again", again_row(*question))
     if "limits" in parts:
         for nodes in options.nodes:
             _note(rows, "limits", limits_row(nodes))
+    if "agree" in parts:
+        for model, budget in itertools.product(sorted(ZOO.glob("*.onnx")), AGREEING):
+            with contextlib.suppress(InfeasibleBudgetError):
+                _note(rows, "agree", agree_row(model, budget))
 
 
 def _exported(name: str, folder: Path) -> Path:

@@ -19,10 +19,12 @@ from planner.graph.effects import SHARED_GENERATOR
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.plan.candidate import Candidate
 from planner.plan.problem import ActionKind, Problem
-from planner.runtime.device.predict.forecast import capped_demand
+from planner.runtime.device.predict.bfc_device import device_demand
 from planner.runtime.memory.allocation import StorageKind
+from planner.runtime.memory.arena import demand_under_cap
 from planner.runtime.memory.bfc import round_up
 from planner.runtime.memory.workspace import Workspace
+from planner.runtime.options import most_threads
 from planner.targets import HOST, Target
 
 Longs = npt.NDArray[np.int64]
@@ -83,7 +85,10 @@ def demands_of(
         like: for each added value, the value of the original that it copies.
         target: the target with the arena.
     """
-    demand = capped_demand(graph, order, target)
+    if target.is_arena:
+        demand = device_demand(graph, order)
+    else:
+        demand = demand_under_cap(graph, order, threads=most_threads())
     kind = demand.placement.kind
     tensors = graph.tensors
     own = [t for t in kind if kind[t] is not StorageKind.SHARED and tensors[t].bytes]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from planner.graph.model import OpId, TrainingGraph
     from planner.plan.planfile import Arena
-    from planner.runtime.device.predict.device_bytes import DeviceForecast
+    from planner.results import ArenaForecast
     from planner.runtime.options import Memory
 
 
@@ -180,8 +180,8 @@ class Backend:
         order: Sequence[OpId],
         memory: Memory = "default",
         arena: Arena | None = None,
-    ) -> DeviceForecast:
-        """Predict the bytes of a device with a memory of its own over two runs.
+    ) -> ArenaForecast:
+        """Predict the bytes of a device with a memory of its own over two runs of `graph` in `order`.
 
         Feeds, initializers and outputs are included, kernels' workspaces are not.
 

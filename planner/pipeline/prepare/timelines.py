@@ -47,17 +47,17 @@ def view_of(
         arena: arena that the graph's file requests.
         in_pool: the graph's file requests a pool.
     """
-    from planner.runtime.device.predict.forecast import device_forecast
     from planner.runtime.memory.arena import forecast
     from planner.runtime.memory.paged import forecast_pool
     from planner.runtime.options import most_threads
+    from planner.targets.backend import backend_of
 
     ways: tuple[Memory, ...] = ("default", "recommended")
     threads = most_threads()
 
     def held(options: Memory) -> ArenaForecast:
         if target.own_memory:
-            return device_forecast(graph, line.order, target, options, arena)
+            return backend_of(target).forecast(graph, line.order, options, arena)
         if in_pool and options == "recommended":
             return forecast_pool(graph, line.order, threads=threads)
         return forecast(graph, line.order, options, threads=threads)

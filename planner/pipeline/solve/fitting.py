@@ -18,7 +18,6 @@ from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.policy import POLICY
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
-from planner.runtime.device.predict.forecast import arena_room
 from planner.simulate.simulate import candidate_of
 
 
@@ -130,7 +129,7 @@ def _fitting_order(
     target = planned.prepared.target
     return fit(
         demands_of(graph, planned.order, units, rewritten.like, target),
-        arena_room(graph, settings.room_bytes, target),
+        settings.room_bytes,
         time_limit_s=time_limit_s,
         more_in_use_bytes=(
             planned.formulation.problem.capacity_bytes - planned.solved.candidate.peak_bytes

@@ -22,8 +22,7 @@ from planner.plan.planfile import Arena, Pool
 from planner.plan.problem import NO_PAGING, Action, ActionKind
 from planner.plan.solved import Solved
 from planner.runtime.build import has_pool
-from planner.runtime.device.predict.forecast import arena_room
-from planner.runtime.memory.arena import packable_bytes
+from planner.runtime.memory.arena import arena_cap, packable_bytes
 from planner.runtime.memory.bfc import ROUNDING
 from planner.runtime.memory.paged import PAGE_BYTES, in_pages, pool_bytes
 from planner.runtime.options import most_threads
@@ -217,7 +216,9 @@ def lowered_plan(
     def read(rewritten: Rewritten) -> Planned:
         back = read_back(prepared, rewritten, order_target=settings.order_target)
         graph, order = back.graph, back.order
-        room_bytes = arena_room(graph, settings.room_bytes, target)
+        room_bytes = settings.room_bytes
+        if not target.is_arena:  # inputs and initializers lie beside the CPU's
+            room_bytes = arena_cap(graph, room_bytes)
         return Planned(
             prepared=prepared,
             formulation=form,

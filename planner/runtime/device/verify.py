@@ -37,7 +37,6 @@ from planner.runtime.device import client
 from planner.runtime.device.caps import cap_on_device
 from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
-from planner.runtime.device.predict.forecast import device_forecast
 from planner.runtime.device.reference import Reference, Side, reference, spared
 from planner.runtime.judge.compare import compare_orders
 from planner.runtime.judge.draws import described, drawn_outputs
@@ -234,8 +233,8 @@ class DeviceJob:
                 f"replayed live bytes of the rewritten model are {format_bytes(check.live_bytes)}, "
                 f"over the budget of {format_bytes(self.budget_bytes)}"
             )
-        predicted = device_forecast(side.graph, side.order, self.target, options).held_bytes
-        return replace(check, predicted_held_bytes=predicted, held_bytes=held)
+        predicted = backend_of(self.target).forecast(side.graph, side.order, options)
+        return replace(check, predicted_held_bytes=predicted.held_bytes, held_bytes=held)
 
     def _capped(self, after: DeviceRun, live_peak_bytes: int) -> tuple[CapCheck, ...]:
         """Run both in arenas of the budget, or of the least more with which the rewritten model runs."""

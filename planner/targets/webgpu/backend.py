@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from planner.graph.model import OpId, TrainingGraph
     from planner.plan.planfile import Arena
-    from planner.runtime.device.predict.device_bytes import DeviceForecast
+    from planner.results import ArenaForecast
     from planner.runtime.options import Memory
 
 
@@ -75,7 +75,7 @@ class WebGpu(Backend):
         order: Sequence[OpId],
         memory: Memory = "default",
         arena: Arena | None = None,
-    ) -> DeviceForecast:
+    ) -> ArenaForecast:
         from planner.targets.webgpu.buckets import forecast_buckets
 
         return forecast_buckets(graph, order)

@@ -31,7 +31,8 @@ from dataclasses import dataclass
 
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES
-from planner.runtime.device.predict.device_bytes import DeviceForecast, fed_bytes, initializer_bytes
+from planner.results import ArenaForecast
+from planner.runtime.device.predict.bfc_device import fed_bytes, initializer_bytes
 from planner.runtime.memory.allocation import StorageKind, place
 
 LIMITS: Mapping[int, int] = {
@@ -98,7 +99,7 @@ def predict(
     submits: Collection[int] = (),
     limits: Mapping[int, int] = LIMITS,
     runs: int = 2,
-) -> DeviceForecast:
+) -> ArenaForecast:
     """Predict the peak bytes of storage buffers over `runs` runs in a row.
 
     Args:
@@ -118,22 +119,20 @@ def predict(
             ending[r.end].append(bucket_bytes(r.bytes))
     feeds = [bucket_bytes(size) for size in fed if size > 0]
     cache = _BufferCache(limits, sum(plain_bytes(size) for size in initializers))
-    peak, most, where = cache.exist, cache.in_use, -1
+    held, most = cache.exist, cache.in_use
 
-    def take(sizes: Sequence[int], step: int) -> None:
-        nonlocal peak, most, where
+    def take(sizes: Sequence[int]) -> None:
+        nonlocal held, most
         for size in sizes:
             cache.take(size)
-        if cache.exist > peak:
-            peak, where = cache.exist, step
-        most = max(most, cache.in_use)
+        held, most = max(held, cache.exist), max(most, cache.in_use)
 
     for _ in range(runs):
         for size in feeds:
-            take([size], -1)
+            take([size])
             cache.submit()
         for step in range(end):
-            take(starting[step], step)
+            take(starting[step])
             if step in submits:
                 cache.submit()
             if step + 1 < end:  # outputs are fetched before they are freed
@@ -142,7 +141,7 @@ def predict(
         cache.submit()
         for size in (*ending[end], *feeds):
             cache.free(size)
-    return DeviceForecast(peak_bytes=peak, in_use_bytes=most, step=where)
+    return ArenaForecast(options="default", in_use_bytes=most, held_bytes=held)
 
 
 class _BufferCache:
@@ -218,7 +217,7 @@ def submits(graph: TrainingGraph, order: Sequence[OpId]) -> frozenset[int]:
 
 def forecast_buckets(
     graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool = True
-) -> DeviceForecast:
+) -> ArenaForecast:
     """Predict the storage buffers of a session of `graph` on WebGPU that runs its nodes in `order`.
 
     Every tensor without `on_host` counts as on the device: the caller marks outputs of CPU nodes, and

@@ -8,10 +8,9 @@ import pytest
 
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.device.predict.bfc_device import forecast_arena
+from planner.runtime.device.predict.bfc_device import fed_bytes, forecast_arena, initializer_bytes
 from planner.runtime.memory.arena import DEFAULT, RECOMMENDED, simulate
 from planner.runtime.memory.bfc import ArenaFullError, round_up
-from planner.targets.webgpu.buckets import fed_bytes, initializer_bytes
 from tests.runtime.device.support import graph_of
 from tests.runtime.support import model_of, op, random_model, tensor
 
@@ -29,7 +28,7 @@ def test_feeds_and_initializers_add_their_bytes_to_what_is_in_use(seed: int) -> 
     found = forecast_arena(graph, order, RECOMMENDED, runs=1)
     more = sum(round_up(size) for size in (*fed_bytes(graph), *initializer_bytes(graph)))
     assert found.in_use_bytes == trace.peak + more
-    assert found.in_use_bytes <= found.peak_bytes
+    assert found.in_use_bytes <= found.held_bytes
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -39,7 +38,7 @@ def test_without_feeds_and_initializers_it_is_the_arena_of_the_cpu(seed: int) ->
     for options in (DEFAULT, RECOMMENDED):
         found = forecast_arena(graph, order, options, initializers=(), fed=())
         traces = simulate(graph, order, options)
-        assert found.peak_bytes == max(max(trace.held) for trace in traces)
+        assert found.held_bytes == max(max(trace.held) for trace in traces)
 
 
 def test_regions_of_the_size_asked_for_and_doubled_ones() -> None:
@@ -47,12 +46,12 @@ def test_regions_of_the_size_asked_for_and_doubled_ones() -> None:
     a = op("a", "Relu", x, shape=(1 << 20,))
     model = model_of([x], [a.outputs[0]], [a])
     graph = graph_of(model)
-    assert forecast_arena(graph, [graph.operations[0].id], RECOMMENDED).peak_bytes == 8 << 20
+    assert forecast_arena(graph, [graph.operations[0].id], RECOMMENDED).held_bytes == 8 << 20
     doubled = replace(RECOMMENDED, growth=DEFAULT.growth)
     # 1 MiB doubled until the feed fits: 4, then a region of 4 more for the output
-    assert forecast_arena(graph, [graph.operations[0].id], doubled).peak_bytes == 8 << 20
+    assert forecast_arena(graph, [graph.operations[0].id], doubled).held_bytes == 8 << 20
     small = replace(doubled, initial_chunk_bytes=3 << 20)
-    assert forecast_arena(graph, [graph.operations[0].id], small).peak_bytes == 12 << 20
+    assert forecast_arena(graph, [graph.operations[0].id], small).held_bytes == 12 << 20
 
 
 def test_initializers_beside_the_regions_count_against_the_limit() -> None:
@@ -62,7 +61,7 @@ def test_initializers_beside_the_regions_count_against_the_limit() -> None:
     graph = graph_of(model)
     order = [graph.operations[0].id]
     exact = replace(DEFAULT, growth=RECOMMENDED.growth, limit_bytes=2048 + 512)
-    assert forecast_arena(graph, order, exact, initializers=[500]).peak_bytes == 2048 + 512
+    assert forecast_arena(graph, order, exact, initializers=[500]).held_bytes == 2048 + 512
     with pytest.raises(ArenaFullError):
         forecast_arena(graph, order, exact, initializers=[600])
 

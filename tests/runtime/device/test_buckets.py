@@ -37,15 +37,15 @@ def test_a_request_above_the_largest_bucket_is_rounded_to_16_bytes() -> None:
 def test_a_freed_buffer_serves_its_own_bucket_only() -> None:
     same = [StorageRange(bytes=100, start=0, end=1), StorageRange(bytes=65, start=1, end=3)]
     other = [StorageRange(bytes=100, start=0, end=1), StorageRange(bytes=64, start=1, end=3)]
-    assert predict(same).peak_bytes == 128
-    assert predict(other).peak_bytes == 192
+    assert predict(same).held_bytes == 128
+    assert predict(other).held_bytes == 192
 
 
 def test_a_buffer_above_the_buckets_exists_until_the_next_submit() -> None:
     big = 200 << 20
     ranges = [StorageRange(bytes=big, start=k, end=k + 1) for k in range(4)]
-    assert predict(ranges, runs=1).peak_bytes == 4 * big
-    assert predict(ranges, submits={1, 2}, runs=1).peak_bytes == 2 * big
+    assert predict(ranges, runs=1).held_bytes == 4 * big
+    assert predict(ranges, submits={1, 2}, runs=1).held_bytes == 2 * big
 
 
 def test_what_is_freed_beyond_a_limit_is_destroyed_at_a_submit() -> None:
@@ -53,13 +53,13 @@ def test_what_is_freed_beyond_a_limit_is_destroyed_at_a_submit() -> None:
     ranges += [StorageRange(bytes=128, start=2, end=3)]
     kept = predict(ranges, limits={64: 3, 128: 9}, submits={1}, runs=1)
     destroyed = predict(ranges, limits={64: 1, 128: 9}, submits={1}, runs=1)
-    assert kept.peak_bytes == 3 * 64 + 128
-    assert destroyed.peak_bytes == max(3 * 64, 1 * 64 + 128)
+    assert kept.held_bytes == 3 * 64 + 128
+    assert destroyed.held_bytes == max(3 * 64, 1 * 64 + 128)
 
 
 def test_feeds_take_buckets_and_initializers_do_not() -> None:
     found = predict([StorageRange(bytes=10, start=0, end=1)], fed=[100], initializers=[100])
-    assert found.peak_bytes == 64 + 128 + 112
+    assert found.held_bytes == 64 + 128 + 112
 
 
 @dataclass
@@ -154,8 +154,8 @@ def test_the_prediction_is_what_the_buffers_do(
     ranges: list[StorageRange], fed: list[int], limits: dict[int, int], at: set[int], runs: int
 ) -> None:
     found = predict(ranges, fed=fed, limits=limits, submits=at, runs=runs)
-    assert found.peak_bytes == _brute_force(ranges, fed, limits, at, runs)
-    assert found.in_use_bytes <= found.peak_bytes
+    assert found.held_bytes == _brute_force(ranges, fed, limits, at, runs)
+    assert found.in_use_bytes <= found.held_bytes
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -175,7 +175,7 @@ def test_while_no_limit_is_reached_each_bucket_takes_its_own_peak(seed: int) -> 
         by_bucket[size] = max(sum(r.start <= k < r.end for r in alike) for k in range(len(order)))
     taken = sum(size * count for size, count in by_bucket.items())
     taken += sum(bucket_bytes(size) for size in fed) + sum(-(-b // 16) * 16 for b in initializers)
-    assert found.peak_bytes == taken
+    assert found.held_bytes == taken
 
 
 def test_commands_are_submitted_every_16_dispatches_and_at_copies() -> None:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.graph.model import OpId, TrainingGraph
-from planner.runtime.device.predict.device_bytes import DeviceForecast, fed_bytes, initializer_bytes
+from planner.results import ArenaForecast
 from planner.runtime.memory.arena import ArenaSettings, Demand, demand_of, simulate
 from planner.runtime.memory.bfc import ArenaFullError, round_up
 
@@ -54,7 +54,7 @@ def forecast_arena(
     runs: int = 2,
     initializers: Sequence[int] | None = None,
     fed: Sequence[int] | None = None,
-) -> DeviceForecast:
+) -> ArenaForecast:
     """Predict the peaks of bytes that the device's arena holds and has in use over `runs` runs in a
     row.
 
@@ -80,10 +80,30 @@ def forecast_arena(
             )
         settings = replace(settings, limit_bytes=settings.limit_bytes - beside)
     traces = simulate(graph, order, settings, runs=runs, demand=demand)
-    held = [in_regions for trace in traces for in_regions in trace.held]
-    peak = max(held, default=0)
-    return DeviceForecast(
-        peak_bytes=peak + beside,
+    return ArenaForecast(
+        options="default" if settings.pattern else "recommended",
         in_use_bytes=max((trace.peak for trace in traces), default=0) + beside,
-        step=held.index(peak) % len(order) if held else -1,
+        held_bytes=max((held for trace in traces for held in trace.held), default=0) + beside,
+    )
+
+
+def fed_bytes(graph: TrainingGraph) -> tuple[int, ...]:
+    """Return the sizes of the graph inputs that ONNX Runtime copies to the device before the first
+    node.
+
+    An input that only a MemcpyFromHost reads stays on the host until then.
+    """
+    return tuple(
+        t.bytes
+        for t in (graph.tensors[i] for i in graph.inputs)
+        if not t.is_initializer
+        and not t.on_host
+        and any(graph.operations[op].op_type != "MemcpyFromHost" for op in t.consumers)
+    )
+
+
+def initializer_bytes(graph: TrainingGraph) -> tuple[int, ...]:
+    """Return the sizes of the initializers that are read on the device."""
+    return tuple(
+        t.bytes for t in graph.tensors if t.is_initializer and not t.on_host and t.consumers
     )
