@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from planner.cost.measured import Cache
+from planner.cost.measured import Cache, MeasuredTimes
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.runtime.machine import BUSY, last_cache_bytes, waited_s, waited_share
@@ -54,44 +54,9 @@ _MISS_RUNS = 24
 _MOST_CACHE_BYTES = 1 << 28
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpTimes:
-    """Measured times of a model's nodes.
-
-    Attributes:
-        kernel_us: least microseconds of each node, by name.
-        runs: number of runs over which this is the least, without warm-up runs.
-        waited: share of the time for which a thread waited for a core; 0 where it is not counted.
-    """
-
-    kernel_us: Mapping[str, float]
-    runs: int
-    waited: float = 0.0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether other work took so much of the machine that the times are too long."""
-        return self.waited > BUSY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallTimes:
-    """Times of planner's own nodes.
-
-    Attributes:
-        copy_out_bytes_per_s, copy_in_bytes_per_s: speed of a MemcpyToHost and a MemcpyFromHost, with
-            the copied bytes in a cache as far as the step's size allows.
-        pin_us: time of a node that moves no bytes, such as one that pins the order.
-    """
-
-    copy_out_bytes_per_s: float
-    copy_in_bytes_per_s: float
-    pin_us: float
-
-
 def op_times(
     path: Path, feeds: Mapping[str, npt.NDArray[Any]], opening: Opening, *, nodes: int
-) -> OpTimes:
+) -> MeasuredTimes:
     """Measure a model's nodes in runs of about a second, after two warm-up runs.
 
     Once `_MOST_S` are over, no run begins, and what has been measured counts; of a step that takes
@@ -127,7 +92,9 @@ def op_times(
     least = _least_us(counted)
     if not least:
         raise ModelError(f"ONNX Runtime's profile of {path} has no node in it")
-    return OpTimes(kernel_us=least, runs=len(counted), waited=waited)
+    return MeasuredTimes(
+        kernel_us=least, runs=len(counted), waited=waited if waited > BUSY else 0.0
+    )
 
 
 def cache_of(opening: Opening) -> Cache | None:
@@ -173,14 +140,14 @@ def _touching_us(size: int, opening: Opening) -> tuple[float, float]:
     return least["elements"] / (2 * touched), least["columns"] / touched
 
 
-def small_times(opening: Opening, *, touched_bytes: int = 3 * _MOST_COPIED) -> SmallTimes:
-    """Measure copies to the host and back, and nodes that pin the order.
+def small_times(times: MeasuredTimes, opening: Opening, *, touched_bytes: int) -> MeasuredTimes:
+    """Add the times of copies to the host and back, and of nodes that pin the order.
 
     A cache that holds all bytes that a step touches holds the copied ones too, and a copy takes half the
     time. Therefore an array and its two copies together are as large as those bytes, within 3 to 48 MiB.
 
     Args:
-        touched_bytes: bytes that a step touches; the default is more than most caches hold.
+        touched_bytes: bytes that a step touches.
 
     Raises:
         ModelError: this build of ONNX Runtime has no such copies on the CPU.
@@ -195,7 +162,8 @@ def small_times(opening: Opening, *, touched_bytes: int = 3 * _MOST_COPIED) -> S
         more_us = least[f"{kind}{large}"] - least[f"{kind}{small}"]
         return (large - small) / max(more_us, 1.0) * 1e6
 
-    return SmallTimes(
+    return replace(
+        times,
         copy_out_bytes_per_s=rate("out"),
         copy_in_bytes_per_s=rate("in"),
         pin_us=max(1.0, least[f"size{small}"]),

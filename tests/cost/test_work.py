@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from planner.cost.hardware import hardware_names, load_hardware
+from planner.cost.measured import MeasuredTimes
 from planner.cost.model import durations_us
 from planner.cost.trace import durations_from_profile
 from planner.cost.work import Unit, work_of
@@ -180,7 +181,9 @@ def test_a_short_run_measures_every_operation(gpt: tuple[Path, TrainingGraph]) -
 
 @pytest.mark.parametrize("touched_bytes", [0, 7_777_777, 1 << 40])
 def test_copies_and_pins_are_measured(touched_bytes: int) -> None:
-    found = small_times(Opening(level="disabled"), touched_bytes=touched_bytes)
+    times = MeasuredTimes(kernel_us={"op": 1.0}, runs=1)
+    found = small_times(times, Opening(level="disabled"), touched_bytes=touched_bytes)
+    assert found.kernel_us == times.kernel_us
     # between a slow disk and ten times the fastest memory there is
     assert 1e8 < found.copy_out_bytes_per_s < 1e13
     assert 1e8 < found.copy_in_bytes_per_s < 1e13

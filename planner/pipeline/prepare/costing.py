@@ -186,70 +186,46 @@ class Costing:
 
     def _measured(self, key: str) -> MeasuredTimes:
         from planner.processes.children import quiet
+        from planner.runtime.device.client import op_times as device_times
         from planner.runtime.feeds.inputs import make_inputs
-        from planner.runtime.op_times import cache_of, op_times, small_times
-        from planner.runtime.options import Opening, default_threads
 
-        request, count = self.request, len(self.graph.operations)
+        request = self.request
         where = self.target.title if self._on_device else "this machine"
         self.progress(f"measuring operation times on {where} (--no-calibrate predicts them)")
         feeds, _ = make_inputs(request.model, request.seed, self.loaded.dims, request.inputs)
-        if self._on_device:
-            return self._measured_on_device(key, feeds)
-        plain = Opening(level="disabled", threads=default_threads())
-        with temporary_folder() as folder, quiet():
-            path, level = self._to_run(folder)
-            opening = Opening(level=level, threads=default_threads())
-            found = op_times(path, feeds, opening, nodes=count)
-            cache = cache_of(plain)
-            small = None
-            if why_no_copies(self.target) is None:
-                small = small_times(plain, touched_bytes=self._peak_bytes)
-        times = MeasuredTimes(
-            kernel_us=dict(found.kernel_us),
-            runs=found.runs,
-            waited=found.waited if found.is_busy else 0.0,
-            cache=cache,
-        )
-        if small is not None:
-            times = replace(
-                times,
-                copy_out_bytes_per_s=small.copy_out_bytes_per_s,
-                copy_in_bytes_per_s=small.copy_in_bytes_per_s,
-                pin_us=self._pin_us(found.kernel_us, small.pin_us),
-            )
-        keep_times(key, times)
-        return times
-
-    def _measured_on_device(self, key: str, feeds: Mapping[str, Any]) -> MeasuredTimes:
-        from planner.runtime.device.client import op_times
-
         with temporary_folder() as folder:
             path, level = self._to_run(folder)
-            found = op_times(self.target, path, feeds, level=level)
-        times = MeasuredTimes(
-            kernel_us=dict(found.kernel_us),
-            runs=found.runs,
-            copy_out_bytes_per_s=found.copy_out_bytes_per_s,
-            copy_in_bytes_per_s=found.copy_in_bytes_per_s,
-            pageable_bytes_per_s=found.pageable_bytes_per_s,
-            pin_us=self._pin_us(found.kernel_us, found.issue_us),
-        )
+            if self._on_device:
+                found = device_times(self.target, path, feeds, level=level)
+                times = replace(found, pin_us=self._pin_us(found))
+            else:
+                with quiet():
+                    times = self._measured_here(path, feeds, level)
         keep_times(key, times)
         return times
 
-    def _pin_us(self, kernel_us: Mapping[str, float], alone_us: float) -> float:
+    def _measured_here(self, path: Path, feeds: Mapping[str, Any], level: Level) -> MeasuredTimes:
+        from planner.runtime.op_times import cache_of, op_times, small_times
+        from planner.runtime.options import Opening, default_threads
+
+        plain = Opening(level="disabled", threads=default_threads())
+        opening = replace(plain, level=level)
+        times = op_times(path, feeds, opening, nodes=len(self.graph.operations))
+        times = replace(times, cache=cache_of(plain))
+        if why_no_copies(self.target) is None:
+            times = small_times(times, plain, touched_bytes=self._peak_bytes)
+            times = replace(times, pin_us=self._pin_us(times))
+        return times
+
+    def _pin_us(self, times: MeasuredTimes) -> float:
         """Return the time of a node that moves no bytes, in microseconds.
 
         It is the median of the model's own views, measured among other nodes, if the model has
-        enough of them.
-
-        Args:
-            alone_us: the time in a model of such nodes alone.
+        enough of them; else the time in a model of such nodes alone.
         """
         names = (op.name for op in self.graph.operations if op.is_view)
-        views = [kernel_us[name] for name in names if name in kernel_us]
-        return statistics.median(views) if len(views) >= _SOME_VIEWS else alone_us
+        views = [times.kernel_us[name] for name in names if name in times.kernel_us]
+        return statistics.median(views) if len(views) >= _SOME_VIEWS else times.pin_us
 
     def _to_run(self, folder: Path) -> tuple[Path, Level]:
         """Return a file whose session has the graph's nodes, and the level to open it at.

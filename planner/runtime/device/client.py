@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from planner import errors
+from planner.cost.measured import MeasuredTimes
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
-from planner.runtime.device.op_times import DeviceTimes, times_of
+from planner.runtime.device.op_times import times_of
 from planner.runtime.options import Level, Memory, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
@@ -166,7 +167,7 @@ def capped(
 
 def op_times(
     target: Target, model: Path, inputs: Mapping[str, Array], *, level: Level
-) -> DeviceTimes:
+) -> MeasuredTimes:
     """Measure the times of a model's nodes, of issuing a node and of copies, in two processes.
 
     Raises:

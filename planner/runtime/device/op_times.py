@@ -13,41 +13,22 @@ chain takes the time of issuing its nodes, which is the least time of any node o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    import onnx  # each process on a device imports this module, and few build a model
+    # each process on a device imports this module, and few build a model or read times
+    import onnx
+
+    from planner.cost.measured import MeasuredTimes
 
 _Node = tuple[str, list[str], list[str], str]
 
 SHORT, LONG = 64, 512
 """Nodes of two chains: the difference of their steps is that of their nodes."""
 SMALL_BYTES, LARGE_BYTES = 1 << 20, 1 << 26
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTimes:
-    """Measured times on a device.
-
-    Attributes:
-        kernel_us: microseconds of each node, by name.
-        runs: number of runs over which this is the least.
-        issue_us: time that a step takes for each additional node without time on the device.
-        copy_out_bytes_per_s, copy_in_bytes_per_s: speed of a MemcpyToHost, and of a MemcpyFromHost of its
-            result.
-        pageable_bytes_per_s: speed of a MemcpyFromHost of an array that the caller feeds.
-    """
-
-    kernel_us: Mapping[str, float]
-    runs: int
-    issue_us: float
-    copy_out_bytes_per_s: float
-    copy_in_bytes_per_s: float
-    pageable_bytes_per_s: float
 
 
 def kernel_us(event_us: Mapping[str, float], chain_us: float, issue_us: float) -> dict[str, float]:
@@ -93,24 +74,29 @@ def slope(short: tuple[float, float], long: tuple[float, float]) -> float:
     return max(0.0, (long[1] - short[1]) / (long[0] - short[0]))
 
 
-def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> DeviceTimes:
+def times_of(answer: Mapping[str, Any], issued: Mapping[str, Any]) -> MeasuredTimes:
     """Combine the answers of a worker that waits for launches and of one that does not.
 
     Args:
         answer: `event_us` of the model and `chain_us`; `runs`.
         issued: seconds of steps of the chains, and of the copies: `chain`, `out`, `both` and `fed`, for a
             small and a large amount each.
+
+    Returns:
+        Times whose `pin_us` is what a step takes for each additional node without time on the device.
     """
+    from planner.cost.measured import MeasuredTimes
+
     issue_us = 1e6 * slope((SHORT, issued["chain"][0]), (LONG, issued["chain"][1]))
     out_s, both_s, fed_s = (
         slope((SMALL_BYTES, issued[kind][0]), (LARGE_BYTES, issued[kind][1]))
         for kind in ("out", "both", "fed")
     )
     in_s = max(both_s - out_s, both_s / 8)  # noise can make the difference vanish
-    return DeviceTimes(
+    return MeasuredTimes(
         kernel_us=kernel_us(answer["event_us"], answer["chain_us"], issue_us),
         runs=answer["runs"],
-        issue_us=issue_us,
+        pin_us=issue_us,
         copy_out_bytes_per_s=1 / max(out_s, 1e-15),
         copy_in_bytes_per_s=1 / max(in_s, 1e-15),
         pageable_bytes_per_s=1 / max(fed_s, 1e-15),
