@@ -59,58 +59,18 @@ def most_threads() -> int:
     return os.cpu_count() or 1
 
 
-def session_options(
-    *,
-    memory: Memory = "default",
-    level: Level = "all",
-    order: Order = "default",
-    profile_prefix: Path | None = None,
-    threads: int | None = None,
-    packed: bool = True,
-) -> ort.SessionOptions:
-    """Return options for one session.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Options with which a session is opened.
 
-    Args:
+    Attributes:
         memory: "recommended" turns memory pattern and reuse off and, on the CPU, registers an
             arena that grows by each request's size (see `use_registered_arena`).
         level: graph optimization level.
         order: "priority" runs the nodes in the file's order (`PRIORITY_BASED`).
-        profile_prefix: path prefix of ONNX Runtime's profile; None for no profile.
         threads: intra-operator threads; None leaves it to ONNX Runtime.
         packed: False keeps kernels from packing constant weights when the session is created; a product
             with packed weights may have other last bits.
-    """
-    import onnxruntime as ort
-
-    if memory not in ("default", "recommended"):
-        raise UsageError(f"memory options are 'default' or 'recommended', not {memory!r}")
-    if level not in _LEVELS:
-        raise UsageError(f"optimization level is one of {', '.join(_LEVELS)}, not {level!r}")
-    if order not in ("default", "priority"):
-        raise UsageError(f"execution order is 'default' or 'priority', not {order!r}")
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
-    if order == "priority":
-        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    if profile_prefix is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile_prefix)
-    if not packed:
-        options.add_session_config_entry("session.disable_prepacking", "1")
-    if memory == "recommended":
-        hold_no_more(options)
-        use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
-    return options
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """Options with which a session is opened; see `session_options`.
-
-    Attributes:
         entries: additional entries of the session's configuration.
     """
 
@@ -122,15 +82,28 @@ class Opening:
     entries: tuple[tuple[str, str], ...] = ()
 
     def options(self, *, profile_prefix: Path | None = None) -> ort.SessionOptions:
-        """Return the options of one session."""
-        options = session_options(
-            memory=self.memory,
-            level=self.level,
-            order=self.order,
-            profile_prefix=profile_prefix,
-            threads=self.threads,
-            packed=self.packed,
-        )
+        """Return the options of one session.
+
+        Args:
+            profile_prefix: path prefix of ONNX Runtime's profile; None for no profile.
+        """
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[self.level])
+        if self.order == "priority":
+            options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+        if self.threads is not None:
+            options.intra_op_num_threads = self.threads
+        if profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile_prefix)
+        if not self.packed:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        if self.memory == "recommended":
+            hold_no_more(options)
+            use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})
         for key, value in self.entries:
             options.add_session_config_entry(key, value)
         return options
@@ -145,7 +118,7 @@ def asking_options(level: Level) -> ort.SessionOptions:
 
     It plans no memory, which takes time quadratic in the nodes, and starts no threads.
     """
-    options = session_options(level=level, threads=1)
+    options = Opening(level=level, threads=1).options()
     hold_no_more(options)
     return options
 
@@ -258,7 +231,7 @@ def _open_region(request_bytes: int, target: Target) -> None:
     import numpy as np
     import onnxruntime as ort
 
-    options = session_options(threads=1)
+    options = Opening(threads=1).options()
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.use_env_allocators", "1")
     providers = list(dict.fromkeys((target.provider, HOST.provider)))

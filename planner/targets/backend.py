@@ -167,13 +167,6 @@ class Backend:
         """Return a counter of the device's bytes in this process; None where none exists."""
         return None
 
-    def driver_bytes(self) -> int | None:
-        """Return the device memory of this process as its driver counts it; None where it does not.
-
-        The count includes the arena, the context and the libraries' own memory.
-        """
-        return None
-
     def forecast(
         self,
         graph: TrainingGraph,

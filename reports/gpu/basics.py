@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 import planner
 from planner import native
-from planner.runtime.options import buffer_model, cap_arena, session_options
+from planner.runtime.options import Opening, buffer_model, cap_arena
 from planner.targets import target_named
 from reports.gpu.graphs import AHEAD, LAYERS, Where, node_events, with_products
 from tests.native.graphs import chain_nodes, failing_chain, load_nodes, loads, sized
@@ -214,7 +214,7 @@ def memory(where: Where, kind: str, size_bytes: int) -> Found:
 def region(where: Where) -> Found:
     """Open an arena of one region, above 2 GiB on a GPU; ask for nearly all of it, and for more."""
     size = (3 << 30) if where.cuda else (64 << 20)
-    options = session_options(memory="recommended")
+    options = Opening(memory="recommended").options()
     cap_arena(options, size, target=target_named(where.device))
     session = ort.InferenceSession(buffer_model(), options, providers=[where.provider])
 

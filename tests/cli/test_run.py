@@ -613,9 +613,9 @@ def test_nothing_is_changed_outside_the_process(start: Start, folder: Path, scri
         + """
 import subprocess
 from pathlib import Path
-from planner.runtime.options import session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import create_session
-print(json.dumps(seen(create_session(Path(sys.argv[1]), session_options()))))
+print(json.dumps(seen(create_session(Path(sys.argv[1]), Opening().options()))))
 if len(sys.argv) == 2:
     subprocess.run([sys.executable, __file__, *sys.argv[1:], "child"], check=True)
 else:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.processes.children import end_with_parent, run_child
-from planner.runtime.options import NEXT_POWER_OF_TWO, session_options, use_registered_arena
+from planner.runtime.options import NEXT_POWER_OF_TWO, Opening, use_registered_arena
 from planner.runtime.profile import create_session
 
 _REFUSED = "smaller than requested bytes"
@@ -138,7 +138,7 @@ def _tried(model: Path, feeds: Feeds, cap: int) -> str:
 
 def _run(model: Path, feeds: Feeds, cap: int) -> str:
     try:
-        options = session_options(level="disabled", threads=1)
+        options = Opening(level="disabled", threads=1).options()
         options.enable_mem_pattern = False
         options.enable_mem_reuse = False
         options.add_session_config_entry("session.disable_prepacking", "1")

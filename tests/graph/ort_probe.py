@@ -26,7 +26,7 @@ import onnx_ir as ir
 from planner.files.temporary import temporary_folder
 from planner.runtime.memory.arena import RESERVED_LIMIT
 from planner.runtime.memory.bfc import ROUNDING, round_up
-from planner.runtime.options import session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import NodeEvent, create_session, read_profile, run_session
 from tests.graph.least_arena import Sized, fit_arenas, least_arenas
 
@@ -228,7 +228,7 @@ def _run(case: Case, produced: int | None, *, keep: bool) -> tuple[NodeEvent, li
     with temporary_folder() as folder:
         path = folder / "probe.onnx"
         ir.save(model, path)
-        options = session_options(level="disabled", profile_prefix=path.with_suffix(""), threads=1)
+        options = Opening(level="disabled", threads=1).options(profile_prefix=path.with_suffix(""))
         options.enable_mem_pattern = False
         options.enable_mem_reuse = False
         session = create_session(path, options)

@@ -12,7 +12,7 @@ from planner.graph.effects import Effect, effect_of
 from planner.graph.operators.table import operator_of
 from planner.graph.reasons import why_once
 from planner.graph.rules import written_inputs
-from planner.runtime.options import session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import run_session
 from tests.graph.ort_cases import cases
 from tests.graph.ort_probe import Case, single_model
@@ -51,7 +51,7 @@ def test_a_kernel_that_may_run_twice_repeats_itself_and_writes_over_nothing(case
     model, feeds = single_model(case)
     session = ort.InferenceSession(
         ir.to_proto(model).SerializeToString(),
-        session_options(threads=2),
+        Opening(threads=2).options(),
         providers=["CPUExecutionProvider"],
     )
     given = {name: np.array(array) for name, array in feeds.items()}
@@ -134,7 +134,7 @@ def test_a_seeded_kernel_draws_the_next_numbers_in_each_run() -> None:
     case = Case(op_type="RandomUniformLike", inputs=(x,), attributes={"seed": 3.0})
     model, feeds = single_model(case)
     data = ir.to_proto(model).SerializeToString()
-    session = ort.InferenceSession(data, session_options(), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(data, Opening().options(), providers=["CPUExecutionProvider"])
     first, second = (run_session(session, feeds)[0] for _ in range(2))
     assert not np.array_equal(first, second)
 

@@ -15,7 +15,7 @@ from planner.graph.rules import (
     view_input,
     written_inputs,
 )
-from planner.runtime.options import session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, run_session
 from tests.graph.ort_probe import Case, measure
 
@@ -125,7 +125,7 @@ def test_a_second_training_batch_norm_would_change_the_statistics_of_the_first(
     ones = np.ones(channels, np.float32)
     feeds = {"x": np.full((2, channels, 3, 3), 8, np.float32)}
     feeds |= {"scale": ones, "bias": 0 * ones, "mean": 0 * ones, "variance": ones.copy()}
-    options = session_options(level="disabled", order="priority")
+    options = Opening(level="disabled", order="priority").options()
     results = run_session(create_session(path, options), feeds)
     assert results[2][0] != 4.0  # 0.5 * 0 + 0.5 * 8, had the copy not run
     assert feeds["mean"][0] != 0.0  # not even the caller's array is safe

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from planner.errors import ModelError, UsageError
-from planner.runtime.options import Opening, session_options
+from planner.errors import ModelError
+from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, profile, read_profile
 from tests.runtime.support import constant, model_of, op, save, tensor
 
@@ -83,7 +83,7 @@ def test_an_operator_without_a_kernel_is_named(tmp_path: Path) -> None:
     model.graph.opset_imports["com.microsoft"] = 1
     ir.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=r"ReluGrad.*onnxruntime-training"):
-        create_session(tmp_path / "m.onnx", session_options())
+        create_session(tmp_path / "m.onnx", Opening().options())
 
 
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path) -> None:
@@ -92,12 +92,3 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ModelError, match="is not a profile written by ONNX Runtime"):
             read_profile(path)
-
-
-def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(UsageError, match="memory options"):
-        session_options(memory="tight")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="optimization level"):
-        session_options(level="max")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="execution order"):
-        session_options(order="random")  # type: ignore[arg-type]

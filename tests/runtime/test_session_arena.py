@@ -71,7 +71,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime as ort
 from planner.runtime import options as options_of
-from planner.runtime.options import buffer_model, cap_arena, session_options
+from planner.runtime.options import Opening, buffer_model, cap_arena
 from planner.targets import HOST, target_named
 
 # the CPU's arena, opened as a device's
@@ -79,7 +79,7 @@ device = replace(HOST, own_memory=True, cap=target_named("cuda").cap, memory="Cp
 
 options_of.MAX_FIRST_REGION = int(sys.argv[1])  # in place of 2 GiB
 for region in map(int, sys.argv[2:]):
-    options = session_options(memory="recommended", threads=1)
+    options = Opening(memory="recommended", threads=1).options()
     cap_arena(options, region, target=device)
     session = ort.InferenceSession(buffer_model(), options, providers=["CPUExecutionProvider"])
     for request in (region // 3, region - 1024, 256, region - 1024):
@@ -91,7 +91,7 @@ for region in map(int, sys.argv[2:]):
     else:
         raise AssertionError(f"more than {region} bytes were held")
 
-    options = session_options(memory="recommended", threads=1)
+    options = Opening(memory="recommended", threads=1).options()
     cap_arena(options, region, limit_bytes=3 * region, target=device)
     session = ort.InferenceSession(buffer_model(), options, providers=["CPUExecutionProvider"])
     session.run(None, {"size": np.array([region // 8 + 1000])})  # beside the first region

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from planner.graph.build import build_graph
 from planner.onnxio.load import ValueType, inferred_types
 from planner.runtime.memory.workspace import workspace
-from planner.runtime.options import session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, run_session
 from tests.graph.ort_probe import Array, Case, measure_under_caps, single_model
 from tests.training.cases import cases
@@ -52,12 +52,12 @@ def _run_twice(case: Case) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="planner-") as folder:
         path = Path(folder) / "one.onnx"
         ir.save(model, path)
-        session = create_session(path, session_options(level="disabled", threads=1))
+        session = create_session(path, Opening(level="disabled", threads=1).options())
         first = [np.array(r) for r in run_session(session, _copies(feeds))]
         second = run_session(session, _copies(feeds))
         ir.save(single_model(case, sized=True)[0], path)
         left = _copies(feeds)
-        run_session(create_session(path, session_options(level="disabled", threads=1)), left)
+        run_session(create_session(path, Opening(level="disabled", threads=1).options()), left)
     written = [int(n[1:]) for n, a in feeds.items() if not np.array_equal(left[n], a)]
     inferred = inferred_types(model, {})
     names = [f"y{i}" for i in range(len(first))]

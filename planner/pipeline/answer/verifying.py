@@ -242,7 +242,7 @@ _Inputs = tuple[Mapping[str, "npt.NDArray[Any]"], str]
 
 
 def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verification:
-    from planner.runtime.device.reference import Side
+    from planner.runtime.device.side import Side
     from planner.runtime.device.verify import DeviceJob
 
     prepared, after, plan = rewrite.prepared, rewrite.after, rewrite.plan

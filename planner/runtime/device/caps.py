@@ -20,7 +20,7 @@ from planner.fit.demands import demands_of
 from planner.fit.search import fits_arena, least_arena
 from planner.results.verification import CapCheck
 from planner.runtime.device import client
-from planner.runtime.device.reference import Side
+from planner.runtime.device.side import Side
 from planner.runtime.options import Order
 from planner.targets import Target
 

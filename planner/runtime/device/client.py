@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from planner.cost.measured import MeasuredTimes
 from planner.errors import ModelError
 from planner.files.temporary import temporary_folder
 from planner.runtime.device.op_times import times_of
-from planner.runtime.options import Level, Memory, Order
+from planner.runtime.options import DEFAULT, Level, Opening, Order
 from planner.runtime.profile import NodeEvent
 from planner.targets import Target
 from planner.targets.backend import backend_of
@@ -29,44 +29,19 @@ _TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceOpening:
-    """Options of a session on the device.
-
-    Attributes:
-        profile: whether to profile the run.
-        cap_bytes: cap on the device's memory; 0 for none.
-        memory: "recommended" turns memory pattern and reuse off.
-    """
-
-    level: Level = "all"
-    memory: Memory = "default"
-    order: Order = "default"
-    profile: bool = True
-    cap_bytes: int = 0
-
-
-_DEFAULT = DeviceOpening()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRun:
     """The results of a model's runs on the device.
 
     Attributes:
         outputs: outputs of each run that was kept, by name.
-        events: events of the first run, in the profile's order; empty without a profile.
+        events: events of the first run, in the profile's order; empty under a cap.
         peak_bytes: peak of the device in each run, initializers and feeds included; empty where nothing
             counts it.
-        driver_bytes: bytes of the process on the device after each run, by its driver; empty where the
-            driver does not say.
-        seconds: time of each run.
     """
 
     outputs: tuple[Mapping[str, Array], ...]
     events: tuple[NodeEvent, ...]
     peak_bytes: tuple[int, ...]
-    driver_bytes: tuple[int, ...]
-    seconds: tuple[float, ...]
 
 
 def optimize(
@@ -98,30 +73,38 @@ def run(
     target: Target,
     model: Path,
     inputs: Mapping[str, Array],
-    opening: DeviceOpening = _DEFAULT,
+    opening: Opening = DEFAULT,
     *,
     runs: int = 1,
     keep: int | None = None,
+    cap_bytes: int = 0,
 ) -> DeviceRun:
-    """Run a model on the device.
+    """Run a model on the device, with a profile unless there is a cap.
 
     Args:
+        opening: level, order and memory of the session; "recommended" turns memory pattern and reuse off.
         keep: number of runs, from the first, whose outputs are returned; None for all.
+        cap_bytes: cap on the device's memory; 0 for none.
 
     Raises:
         UsageError: the device is not available.
         ModelError: the model does not load or run, or needs more than the cap.
     """
     kept = runs if keep is None else min(keep, runs)
-    asked = {"runs": runs, "keep": kept, **asdict(opening)}
+    asked = {
+        "runs": runs,
+        "keep": kept,
+        "cap_bytes": cap_bytes,
+        "level": opening.level,
+        "order": opening.order,
+        "memory": opening.memory,
+    }
     with _asked(target, "run", model, inputs, asked) as (answer, folder):
         outputs = [_outputs(folder, answer["names"], number) for number in range(kept)]
     return DeviceRun(
         outputs=tuple(outputs),
         events=tuple(NodeEvent(**event) for event in answer["events"]),
         peak_bytes=tuple(answer["peak_bytes"]),
-        driver_bytes=tuple(answer["driver_bytes"]),
-        seconds=tuple(answer["seconds"]),
     )
 
 

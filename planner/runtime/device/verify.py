@@ -37,12 +37,13 @@ from planner.runtime.device import client
 from planner.runtime.device.caps import cap_on_device
 from planner.runtime.device.client import DeviceRun
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs
-from planner.runtime.device.reference import Reference, Side, reference, spared
+from planner.runtime.device.side import Side
 from planner.runtime.judge.compare import compare_orders
 from planner.runtime.judge.draws import described, drawn_outputs
 from planner.runtime.judge.swaps import copy_check, copy_failures
 from planner.runtime.memory import memcheck
-from planner.runtime.options import Level, Memory, Order
+from planner.runtime.options import DEFAULT, Level, Memory, Opening, Order
+from planner.runtime.profile import create_session, run_session
 from planner.targets import HOST, Target
 from planner.targets.backend import backend_of
 from planner.units import counted, format_bytes
@@ -60,10 +61,9 @@ class DeviceJob:
         order: the session option that the rewritten model is written for.
         is_copy: whether the rewritten model is the original, which has no planned order.
         numbers: how close to the original's outputs the rewritten model's should be.
-        timing_runs: timed runs of each model, on hardware; 0 times nothing.
+        timing_runs: timed runs of each model, on hardware.
         bound: whether they are timed with inputs and outputs where each session reads and writes them,
             rather than on the host.
-        reference: the original's results, where they are known from an earlier job.
     """
 
     target: Target
@@ -79,7 +79,6 @@ class DeviceJob:
     timing_runs: int = 5
     bound: bool = False
     progress: Callable[[str], None] = lambda _: None
-    reference: Reference | None = None
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -92,26 +91,19 @@ class DeviceJob:
         """
         import onnxruntime as ort
 
-        known = self.reference or reference(self.target, self.original, self.inputs, self.progress)
-        before = known.device
         where = self.target.title
+        self.progress(f"original model on {where}: outputs, order and bytes")
+        before, tight_before = self._run_twice(self.original, keep=2)
+        self.progress("original model on the CPU: outputs")
+        on_cpu = self._run_on_cpu()
         self.progress(f"rewritten model on {where}: outputs, order, copies and bytes")
-        opening = client.DeviceOpening(level=self.rewritten.level, order=self.order)
-        after = client.run(
-            self.target,
-            self.rewritten.path,
-            self.inputs,
-            opening,
-            runs=2,
-            keep=1,
-        )
-        tight = spared(self.target, self.rewritten.path, self.inputs, opening)
-        outputs = self._judged_outputs(known, after)
+        after, tight = self._run_twice(self.rewritten, self.order, keep=1)
+        outputs = self._judged_outputs(before, on_cpu, after)
         orders = () if self.is_copy else (*self._orders(after), *self._loads())
         copies = self._copies(after)
         memory = (
             *self._memories("default", before, after),
-            *self._memories("recommended", known.spared, tight),
+            *self._memories("recommended", tight_before, tight),
         )
         caps = (
             self._caps(before, after)
@@ -135,7 +127,29 @@ class DeviceJob:
             copies=copies,
         )
 
-    def _judged_outputs(self, known: Reference, after: DeviceRun) -> tuple[OutputComparison, ...]:
+    def _run_twice(
+        self, side: Side, order: Order = "default", *, keep: int
+    ) -> tuple[DeviceRun, DeviceRun | None]:
+        """Run a model twice, and twice more with the options recommended for a tight budget.
+
+        The second result is None where these change nothing.
+        """
+        opening = Opening(level=side.level, order=order)
+        plain = client.run(self.target, side.path, self.inputs, opening, runs=2, keep=keep)
+        if not self.target.is_arena:
+            return plain, None
+        opening = replace(opening, memory="recommended")
+        return plain, client.run(self.target, side.path, self.inputs, opening, runs=2, keep=0)
+
+    def _run_on_cpu(self) -> dict[str, Array]:
+        """Return the original model's outputs on the CPU."""
+        session = create_session(self.original.path, DEFAULT.options())
+        names = [o.name for o in session.get_outputs()]
+        return dict(zip(names, run_session(session, self.inputs), strict=True))
+
+    def _judged_outputs(
+        self, before: DeviceRun, on_cpu: Mapping[str, Array], after: DeviceRun
+    ) -> tuple[OutputComparison, ...]:
         """Compare the rewritten model's outputs with the original's."""
         judge = OutputJudge(
             target=self.target,
@@ -149,7 +163,7 @@ class DeviceJob:
             self.notes.append(f"{described(self.original.graph)}: they were not compared")
         first, second, new, cpu = (
             {name: array for name, array in outputs.items() if name not in drawn}
-            for outputs in (*known.device.outputs[:2], after.outputs[0], known.cpu)
+            for outputs in (*before.outputs, after.outputs[0], on_cpu)
         )
         return judge.judge((first, second), new, cpu)
 
@@ -279,12 +293,9 @@ class DeviceJob:
                     self.target,
                     side.path,
                     self.inputs,
-                    client.DeviceOpening(
-                        order=self.order if name == "rewritten" else "default",
-                        profile=False,
-                        cap_bytes=cap,
-                    ),
+                    Opening(order=self.order if name == "rewritten" else "default"),
                     keep=int(name == "rewritten"),
+                    cap_bytes=cap,
                 )
             except ModelError as error:
                 message = str(error).splitlines()[0]
@@ -310,8 +321,6 @@ class DeviceJob:
             self.failures.append(f"under the cap output {off[0]!r} differs")
 
     def _time(self) -> TimeCheck | None:
-        if not self.timing_runs:
-            return None
         if not backend_of(self.target).is_hardware():
             self.notes.append("steps were not timed: the device is software")
             return None

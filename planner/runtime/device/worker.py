@@ -33,7 +33,7 @@ from planner.errors import ModelError, PlannerError, UsageError
 from planner.processes.children import end_with_parent
 from planner.runtime.device import op_times
 from planner.runtime.messages import explain_refusal
-from planner.runtime.options import cap_arena, hold_no_more, session_options
+from planner.runtime.options import Opening, cap_arena, hold_no_more
 from planner.runtime.profile import read_profile, run_session
 from planner.targets import HOST, Target, target_named
 from planner.targets.backend import backend_of
@@ -46,7 +46,7 @@ _CAPPED_RUNS = 2  # in a row: the first run leaves a fragmented arena to the sec
 
 def optimize(target: Target, request: Request) -> dict[str, Any]:
     """Save the optimized graph; `placed` has the provider of each node that the model has a name for."""
-    options = session_options(level=request["level"], threads=1)
+    options = Opening(level=request["level"], threads=1).options()
     options.optimized_model_filepath = request["target"]
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if request["external"]:
@@ -66,17 +66,14 @@ def optimize(target: Target, request: Request) -> dict[str, Any]:
 def run(target: Target, request: Request) -> dict[str, Any]:
     """Run a model several times.
 
-    Bytes are those of the process, initializers included; the driver enforces the cap, in the runs.
+    Bytes are those of the process, initializers included; the driver enforces the cap, in the runs,
+    which have no profile then.
     """
     counter = backend_of(target).counter()
     folder = Path(request["folder"])
     cap = request["cap_bytes"]
-    options = session_options(
-        level=request["level"],
-        order=request["order"],
-        threads=1,
-        profile_prefix=folder / "profile" if request["profile"] else None,
-    )
+    opening = Opening(level=request["level"], order=request["order"], threads=1)
+    options = opening.options(profile_prefix=None if cap else folder / "profile")
     if request["memory"] == "recommended":
         hold_no_more(options)
     session = backend_of(target).open(Path(request["model"]), options, request["settings"])
@@ -85,18 +82,14 @@ def run(target: Target, request: Request) -> dict[str, Any]:
     if counter and cap:
         counter.cap(cap)
     peaks: list[int] = []
-    seconds: list[float] = []
-    driver: list[int] = []
     for number in range(request["runs"]):
         gc.collect()
         if counter:
             counter.reset_peak()
-        start = time.perf_counter()
         try:
             results = run_session(session, feeds)
         except ModelError as error:
             raise ModelError(explain_refusal(str(error))) from error
-        seconds.append(time.perf_counter() - start)
         if counter:
             stats = counter.stats()
             peaks.append(stats.storage_peak)
@@ -107,27 +100,19 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         if number < request["keep"]:
             _keep(results, folder, number)
         del results
-        if (used := backend_of(target).driver_bytes()) is not None:
-            driver.append(used)
     events: list[dict[str, Any]] = []
-    if request["profile"]:
+    if not cap:
         runs = read_profile(Path(session.end_profiling()))
         events = [asdict(event) for event in runs[0]]
         peaks = peaks or _arena_peaks(runs)
-    return {
-        "names": names,
-        "peak_bytes": peaks,
-        "driver_bytes": driver,
-        "seconds": seconds,
-        "events": events,
-    }
+    return {"names": names, "peak_bytes": peaks, "events": events}
 
 
 def capped(target: Target, request: Request) -> dict[str, Any]:
     """Run a model in arenas of given sizes, registered one after the other, until it runs in one."""
     messages: list[str] = []
     for number, (region, cap) in enumerate(request["arenas"]):
-        options = session_options(level=request["level"], order=request["order"], threads=1)
+        options = Opening(level=request["level"], order=request["order"], threads=1).options()
         hold_no_more(options)
         try:
             cap_arena(options, region, limit_bytes=cap, target=target)
@@ -166,7 +151,7 @@ def in_turns(target: Target, request: Request) -> dict[str, Any]:
     With `bound`, inputs and outputs lie where the session reads and writes them: the time includes no
     copy that the caller could avoid.
     """
-    options = [session_options(order=order) for order in request["orders"]]
+    options = [Opening(order=order).options() for order in request["orders"]]
     if target.is_arena:
         for chosen in options:
             hold_no_more(chosen)  # a pattern's block may not fit beside the first run's bytes
@@ -198,7 +183,8 @@ def events(target: Target, request: Request) -> dict[str, Any]:
     folder = Path(request["folder"])
 
     def least_us(model: Path, feeds: Mapping[str, Any], prefix: str) -> dict[str, float]:
-        options = session_options(level=request["level"], threads=1, profile_prefix=folder / prefix)
+        opening = Opening(level=request["level"], threads=1)
+        options = opening.options(profile_prefix=folder / prefix)
         hold_no_more(options)
         session = backend_of(target).open(model, options, request["settings"])
         feeds = feeds or _feeds(session, request)
@@ -239,7 +225,7 @@ def issue(target: Target, request: Request) -> dict[str, Any]:
     for kind, pair in models.items():
         found[kind] = []
         for number, model in enumerate(pair):
-            options = session_options(level="disabled", threads=1)
+            options = Opening(level="disabled", threads=1).options()
             hold_no_more(options)
             path = op_times.write(model, folder, f"{kind}{number}")
             session = backend_of(target).open(path, options, request["settings"])

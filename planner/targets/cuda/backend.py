@@ -3,9 +3,7 @@ packages."""
 
 from __future__ import annotations
 
-import importlib
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planner.targets.backend import Backend
 
@@ -36,17 +34,6 @@ class Cuda(Backend):
         from planner.native import why_no_compiler
 
         return why_no_compiler()
-
-    def driver_bytes(self) -> int | None:
-        # NVML's figure, which nvidia-smi shows
-        try:
-            pynvml: Any = importlib.import_module("pynvml")
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except Exception:  # no NVML, no right to ask it
-            return None
-        return next((p.usedGpuMemory for p in running if p.pid == os.getpid()), None)
 
     def declines(self, node: ir.Node) -> bool:
         # `GetCapability` in onnxruntime/core/providers/cuda/cuda_execution_provider.cc

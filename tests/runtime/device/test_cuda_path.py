@@ -27,12 +27,12 @@ from planner.runtime import options
 from planner.runtime.device import client, op_times, worker
 from planner.runtime.device.caps import cap_on_device
 from planner.runtime.device.predict import bfc_device
-from planner.runtime.device.reference import Side
+from planner.runtime.device.side import Side
 from planner.runtime.device.verify import DeviceJob
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.memory.arena import ArenaSettings, capped
 from planner.runtime.memory.bfc import ArenaFullError, Growth
-from planner.runtime.options import session_options
+from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, run_session
 from planner.targets import HOST, Target
 from planner.targets.cuda import CUDA
@@ -142,7 +142,7 @@ def test_an_arena_that_is_too_small_says_so_and_the_next_is_tried() -> None:
     sizes = [(size * MIB, size * MIB) for size in (1, 2, 200)]
     found = client.capped(CUDA, MLP, inputs, sizes)
     assert found.passed == 2 and len(found.messages) == 2
-    plain = run_session(create_session(MLP, session_options()), inputs)
+    plain = run_session(create_session(MLP, Opening().options()), inputs)
     assert all(np.array_equal(a, b) for a, b in zip(found.outputs.values(), plain, strict=True))
     none = client.capped(CUDA, MLP, inputs, sizes[:1])
     assert none.passed is None and not none.outputs and "are needed" in none.messages[0]

@@ -28,7 +28,7 @@ from planner.request import Request
 from planner.results.verification import Verification
 from planner.runtime.device import client
 from planner.runtime.device.placement import placement_of
-from planner.runtime.device.reference import Side
+from planner.runtime.device.side import Side
 from planner.runtime.device.verify import DeviceJob
 from planner.targets.webgpu import WEBGPU
 from planner.targets.webgpu.software import WebGpuDevice

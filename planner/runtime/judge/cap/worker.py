@@ -16,7 +16,7 @@ from planner import native
 from planner.errors import ModelError, UsageError
 from planner.plan.planfile import Pool
 from planner.processes.children import end_with_parent
-from planner.runtime.options import hold_no_more, session_options
+from planner.runtime.options import Opening, hold_no_more
 from planner.runtime.profile import create_session, run_session
 from planner.runtime.swapping import put_pool
 from planner.targets import HOST
@@ -27,12 +27,13 @@ def main(request_path: str) -> None:
     end_with_parent()
     folder = Path(request_path).parent
     request = json.loads(Path(request_path).read_text())
-    options = session_options(
-        level=request["level"], order=request["order"], threads=request["threads"]
-    )
+    options = Opening(
+        level=request["level"],
+        order=request["order"],
+        threads=request["threads"],
+        packed=False,  # a packed copy of a weight would lie in the pool, and the plan does not count it
+    ).options()
     hold_no_more(options)
-    # a packed copy of a weight would lie in the pool, and the plan does not count it
-    options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         put_pool(options, Pool(bytes=request["pool_bytes"], is_proved=not request["spills"]), HOST)
         # copy on write, because some kernels write over their inputs
