@@ -28,10 +28,18 @@ from typing import Literal
 import onnxruntime as ort
 
 from planner.errors import InfeasibleBudgetError
+from planner.graph.model import TrainingGraph
 from planner.graph.schedule import OpId
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.memory.arena import least_cap
+from planner.runtime.memory.arena import (
+    RECOMMENDED,
+    capped,
+    demand_under_cap,
+    reserved_bytes,
+    simulate,
+)
+from planner.runtime.memory.bfc import ROUNDING, ArenaFullError, round_up
 from planner.runtime.memory.paged import PAGE_BYTES, pool_bytes
 from planner.runtime.options import most_threads
 from planner.runtime.profile import read_profile
@@ -166,6 +174,36 @@ def _least(model: Path, output: Path, predicted: int) -> tuple[int, Row]:
         else:
             low = middle
     return high, found
+
+
+def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
+    """Return the bytes of the smallest arena of one region in which two runs of `order` fit.
+
+    It is at least the peak, workspace and small initializers included, plus rounding and fragmentation in
+    that order. It is found by bisection: the returned bytes are checked to fit.
+    """
+    demand = demand_under_cap(graph, order, threads=threads)
+
+    def fits(cap_bytes: int) -> bool:
+        try:
+            simulate(graph, order, capped(cap_bytes), demand=demand)
+        except ArenaFullError:
+            return False
+        return True
+
+    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
+    low = round_up(max(trace.peak + reserved_bytes(graph), ROUNDING))
+    if fits(low):
+        return low
+    high = low + round_up(low // 16 + 1)
+    while not fits(high):
+        low, high = high, high + 2 * (high - low)
+    while high - low > ROUNDING:
+        middle = round_up((low + high) // 2)
+        if middle >= high:
+            middle = high - ROUNDING
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 @cache

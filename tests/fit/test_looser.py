@@ -13,10 +13,10 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare.graphs import analysed_graph
-from planner.runtime.memory.arena import fits
 from planner.search.decode import Decoder
 from tests.fit.test_replay import in_use
 from tests.graphs import decisions_for, formulation_of, graph_of, onnx_graphs
+from tests.runtime.support import fits
 
 _PLANS = settings(
     max_examples=60,

@@ -17,10 +17,10 @@ from planner.fit.replay import ReplayLimits, most_in_use, room
 from planner.fit.search import fit, least_arena, need_of
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
-from planner.runtime.memory.arena import RECOMMENDED, fits, simulate
+from planner.runtime.memory.arena import RECOMMENDED, simulate
 from planner.search.evaluate import Evaluator
 from tests.graphs import decisions_for, graph_of, onnx_graphs, problems
-from tests.runtime.support import random_model, save
+from tests.runtime.support import fits, random_model, save
 
 _QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from planner.graph.model import TrainingGraph
+from planner.graph.model import OpId, TrainingGraph
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare.graphs import analysed_graph
+from planner.runtime.memory.arena import capped, demand_under_cap, simulate
+from planner.runtime.memory.bfc import ArenaFullError
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
@@ -47,6 +50,16 @@ def save(model: ir.Model, path: Path) -> tuple[Path, TrainingGraph]:
     """Write the model; its path and training graph."""
     ir.save(model, path)
     return path, analysed_graph(load_model(path).model, {})
+
+
+def fits(graph: TrainingGraph, order: Sequence[OpId], cap_bytes: int) -> bool:
+    """Whether two runs, with small initializers, fit in an arena of one region of so many bytes."""
+    demand = demand_under_cap(graph, order, threads=1)
+    try:
+        simulate(graph, order, capped(cap_bytes), demand=demand)
+    except ArenaFullError:
+        return False
+    return True
 
 
 def op(name: str, op_type: str, *inputs: ir.Value, shape: tuple[int, ...], **attributes) -> ir.Node:

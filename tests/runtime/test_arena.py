@@ -17,15 +17,14 @@ from planner.runtime.memory.arena import (
     DEFAULT,
     RECOMMENDED,
     SETTINGS,
-    fits,
     forecast,
-    least_cap,
     reserved_bytes,
     simulate,
 )
 from planner.runtime.options import Opening
 from planner.runtime.profile import profile
-from tests.runtime.support import chain_with_gradients, random_model, save
+from reports.native import least_cap
+from tests.runtime.support import chain_with_gradients, fits, random_model, save
 
 _QUICK = settings(
     max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True

@@ -25,7 +25,6 @@ from planner.graph.operators.table import operator_of
 from planner.results import ArenaForecast
 from planner.runtime.memory.allocation import AllocationPlan, StorageKind, place
 from planner.runtime.memory.bfc import (
-    ROUNDING,
     ArenaFullError,
     BfcArena,
     Growth,
@@ -288,52 +287,6 @@ def run_step(
     for block in blocks.values():
         arena.release(block)
     return RunTrace(requested=tuple(requested), in_use=tuple(in_use), held=tuple(held), peak=peak)
-
-
-def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
-    """Return the bytes of the smallest arena of one region in which two runs of `order` fit.
-
-    It is at least the peak, workspace and small initializers included, plus rounding and fragmentation in
-    that order. It is found by bisection: the returned bytes are checked to fit.
-    """
-    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
-    low = round_up(max(trace.peak + reserved_bytes(graph), ROUNDING))
-    if fits(graph, order, low, threads=threads):
-        return low
-    high = low + round_up(low // 16 + 1)
-    while not fits(graph, order, high, threads=threads):
-        low, high = high, high + 2 * (high - low)
-    while high - low > ROUNDING:
-        middle = round_up((low + high) // 2)
-        if middle >= high:
-            middle = high - ROUNDING
-        if fits(graph, order, middle, threads=threads):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def fits(
-    graph: TrainingGraph,
-    order: Sequence[OpId],
-    cap_bytes: int,
-    *,
-    threads: int = 1,
-    demand: Demand | None = None,
-) -> bool:
-    """Tell whether two runs, with small initializers, fit in an arena of one region of `cap_bytes`.
-
-    Args:
-        demand: the result of `demand_under_cap`, where it is already known.
-    """
-    settings = capped(cap_bytes)
-    demand = demand or demand_under_cap(graph, order, threads=threads)
-    try:
-        simulate(graph, order, settings, demand=demand)
-    except ArenaFullError:
-        return False
-    return True
 
 
 def _reserved_sizes(graph: TrainingGraph) -> tuple[int, ...]:
