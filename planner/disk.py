@@ -11,6 +11,7 @@ not come from memory then.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import shutil
@@ -230,10 +231,8 @@ def _make_direct(file: int) -> bool:
     """Make a file's reads and writes bypass the system's cache; return False where that cannot be
     done."""
     try:
-        import fcntl
-
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_DIRECT)
-    except (OSError, AttributeError, ImportError):
+    except OSError:
         return False
     return True
 

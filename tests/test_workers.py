@@ -191,7 +191,6 @@ def test_a_process_beside_that_was_ended_is_said():
             lost.result()
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped here")
 def test_nothing_is_done_beside_while_it_is_paused():
     with beside() as helper:
         helper.begin(doubled, 0).result()  # it is up

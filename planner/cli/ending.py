@@ -21,9 +21,7 @@ from typing import Any, NoReturn
 from planner.files import temporary
 from planner.report.plain import nearby
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING = threading.Lock()
 """A lock that a thread which ends the process takes and keeps: who waits for it says nothing more."""
 

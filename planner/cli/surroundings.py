@@ -155,7 +155,7 @@ def look_around(
         native=native,
         browser=next(filter(None, map(shutil.which, BROWSERS)), None),
         available_bytes=_available_bytes(),
-        cores=_cores(),
+        cores=len(os.sched_getaffinity(0)),
         disk=speed,
         problems=tuple(_problems(runtimes, required, providers, why_not_native)),
         remarks=(*_remarks(runtimes), *_fused_remarks(providers, native)),
@@ -235,12 +235,6 @@ def _available_bytes() -> int | None:
     from planner.runtime.timing import available_bytes
 
     return available_bytes()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _problems(

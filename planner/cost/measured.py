@@ -123,7 +123,7 @@ def times_key(facts: Mapping[str, Any]) -> str:
     Args:
         facts: of the model and the session; any JSON values. The machine's facts are added.
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cpus = len(os.sched_getaffinity(0))
     here = {"version": _VERSION, "processor": processor(), "cpus": cpus}
     text = json.dumps({**facts, **here}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from planner.errors import UsageError
-
-if sys.platform != "win32":
-    import fcntl
 
 NAME = re.compile(r"\.?planner-tmp-[0-9a-f]{16}")
 """Names that may be removed once nobody holds them; a file's name begins with a dot."""
@@ -143,8 +140,6 @@ def _locked(path: Path) -> int | None:
     Raises:
         FileNotFoundError: it is gone.
     """
-    if sys.platform == "win32":
-        return None
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -159,8 +154,6 @@ def _locked(path: Path) -> int | None:
 
 def _remove_abandoned(path: Path) -> None:
     """Remove a path that nobody holds, unless another user owns it or it is a link."""
-    if sys.platform == "win32":
-        return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)

@@ -70,7 +70,7 @@ def zig_compiler() -> Compiler | None:
         return None
     command = (sys.executable, "-m", "ziglang", "c++")
     machine = platform.machine().lower()
-    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+    if platform.libc_ver()[0] != "glibc":
         return Compiler(command=command)
     return Compiler(
         command=(*command, "-target", f"{machine}-linux-gnu.{GLIBC}"),

@@ -6,14 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 _PARENT = "PLANNER_PARENT"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_POLL_S = 1.0
 
 _background: list[subprocess.Popen[bytes]] = []
 
@@ -52,23 +48,15 @@ def in_background(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Stop background processes for the length of the block: timed work has the machine to itself.
-
-    Nothing stops where the system cannot stop a process.
-    """
-    stop: int | None = getattr(signal, "SIGSTOP", None)
-    go: int | None = getattr(signal, "SIGCONT", None)
-    if stop is None or go is None:
-        yield
-        return
+    """Stop background processes for the length of the block: timed work has the machine to itself."""
     held = list(_background)
     try:
         for process in held:
-            process.send_signal(stop)
+            process.send_signal(signal.SIGSTOP)
         yield
     finally:
         for process in held:
-            process.send_signal(go)
+            process.send_signal(signal.SIGCONT)
 
 
 def child_environment() -> dict[str, str]:
@@ -87,17 +75,8 @@ def end_with_parent(parent: int | None = None) -> None:
         if _PARENT not in os.environ:
             return
         parent = int(os.environ[_PARENT])
-    if sys.platform == "linux":
-        import ctypes
+    import ctypes
 
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before
         os._exit(1)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_POLL_S)
-    os._exit(1)

@@ -24,7 +24,7 @@ from planner.processes.children import child_environment, end_with_parent, in_ba
 from planner.processes.garbage import collect_seldom
 from planner.processes.importing import import_there
 
-_GIVE_UP: signal.Signals | None = getattr(signal, "SIGURG", None)
+_GIVE_UP = signal.SIGURG
 """The signal that ends a process's current call; a process that is still starting ignores it."""
 
 _AGAIN_S = 0.05
@@ -111,11 +111,8 @@ class Beside:
         return self._pool.submit(self._answer, _request(call, task))
 
     def give_up(self, answer: Future[Any]) -> None:
-        """Cancel a call whose answer nobody waits for; its answer is an error then.
-
-        Where the system has no signal for it, the call runs to its end.
-        """
-        if answer.cancel() or _GIVE_UP is None:
+        """Cancel a call whose answer nobody waits for; its answer is an error then."""
+        if answer.cancel():
             return
         while not answer.done():
             self._process.send_signal(_GIVE_UP)  # again if it came before the call began there
@@ -224,8 +221,7 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         if is_busy and not _is_unbroken(frame):  # else `give_up` asks again
             raise _GivenUpError
 
-    if _GIVE_UP is not None:
-        signal.signal(_GIVE_UP, give_up)
+    signal.signal(_GIVE_UP, give_up)
     shared = pickle.load(requests)
     while True:
         try:
@@ -258,7 +254,7 @@ def _is_unbroken(frame: FrameType | None) -> bool:
 if __name__ == "__main__":
     end_with_parent()
     collect_seldom()
-    if _COURTEOUS in sys.argv and hasattr(os, "nice"):
+    if _COURTEOUS in sys.argv:
         os.nice(_NICENESS)
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)  # printed text goes to stderr, not among the answers

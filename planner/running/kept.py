@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -136,12 +137,7 @@ def _forget_old(runs: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock, where the system has such locks: several processes may start on one model."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
+    """Hold a lock: several processes may start on one model."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -21,7 +21,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def is_idle() -> bool:
     """Tell whether other work hardly needs a core: by the system's load of the last minute."""
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError):
         return os.getloadavg()[0] < max(_IDLE_LOAD, _IDLE_SHARE * (os.cpu_count() or 1))
     return False
 
