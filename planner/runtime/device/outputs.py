@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.choices import Numbers
-from planner.graph.model import OpId, TrainingGraph
+from planner.graph.model import Operation, TrainingGraph
 from planner.results.verification import OutputComparison
-from planner.runtime.judge.compare import compare, judged
+from planner.runtime.judge.compare import apart, compare, judged
+from planner.runtime.judge.draws import outputs_behind
 from planner.targets import Target
 from planner.units import counted
 
@@ -118,33 +119,23 @@ class OutputJudge:
             self.failures.append(f"{len(failures) - _SHOWN} more outputs differ")
 
 
-def summed_outputs(graph: TrainingGraph, order: Sequence[OpId], target: Target) -> frozenset[str]:
-    """Return the graph outputs that depend on device kernels that add in any order.
+def summed_outputs(graph: TrainingGraph, target: Target) -> frozenset[str]:
+    """Return the graph outputs that depend on device kernels that add in any order."""
 
-    Args:
-        order: a topological order of its operations.
-    """
-    reached: set[int] = set()
-    for op in (graph.operations[i] for i in order):
+    def adds(op: Operation) -> bool:
         reduces = (op.attributes or {}).get("reduction", "none") != "none"
-        adds = (reduces and op.op_type in target.sums) or op.op_type in target.always_sums
-        adds = adds and not op.on_cpu
-        if adds or any(t in reached for t in op.inputs):
-            reached.update(op.outputs)
-    return frozenset(graph.tensors[t].name for t in graph.outputs if t in reached)
+        kinds = target.always_sums | target.sums if reduces else target.always_sums
+        return op.op_type in kinds and not op.on_cpu
+
+    return frozenset(outputs_behind(graph, adds))
 
 
 def is_near(target: Target, expected: Array, found: Array) -> bool:
     """Tell whether two outputs agree within the target's tolerance; integers and bools must be equal."""
-    if expected.dtype != found.dtype or expected.shape != found.shape:
-        return False
     if expected.dtype.kind not in "fc":
-        return bool(np.array_equal(expected, found))
-    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    a, b = expected.astype(wide), found.astype(wide)
-    finite = np.abs(a[np.isfinite(a)])
-    limit = target.absolute + target.relative * float(finite.max(initial=0.0))
-    return bool(np.allclose(a, b, rtol=0.0, atol=limit, equal_nan=True))
+        return expected.dtype == found.dtype and np.array_equal(expected, found)
+    gap = apart(expected, found)
+    return gap.absolute <= target.absolute + target.relative * gap.largest
 
 
 def tolerance(target: Target) -> str:

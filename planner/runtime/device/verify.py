@@ -153,7 +153,7 @@ class DeviceJob:
         """Compare the rewritten model's outputs with the original's."""
         judge = OutputJudge(
             target=self.target,
-            summed=summed_outputs(self.original.graph, self.original.order, self.target),
+            summed=summed_outputs(self.original.graph, self.target),
             failures=self.failures,
             notes=self.notes,
             numbers=self.numbers,

@@ -72,31 +72,35 @@ def compare_orders(
 
 
 def compare(name: str, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> OutputComparison:
-    """Compare one output of both models; other types, shapes or strings are infinitely far apart."""
+    """Compare one output of both models."""
     before, after = np.asarray(before), np.asarray(after)
-    apart, same, has_nan = _Apart(), False, False
-    if before.dtype != after.dtype or before.shape != after.shape:
-        apart = _Apart(absolute=np.inf, relative=np.inf, squares=np.inf)
-    else:
+    same, has_nan = False, False
+    if before.dtype == after.dtype and before.shape == after.shape:
         same = all(np.array_equal(_bits(a), _bits(b)) for a, b in _both(before, after))
         if before.dtype.kind in "fc":
             has_nan = any(np.isnan(a).any() or np.isnan(b).any() for a, b in _both(before, after))
-        if before.dtype.kind == "O" and not same:
-            apart = _Apart(absolute=np.inf, relative=np.inf, squares=np.inf)
-        elif not same:
-            for a, b in _both(before, after):
-                apart.add(a, b)
+    gap = Apart() if same else apart(before, after)
     return OutputComparison(
         name=name,
         dtype=str(after.dtype),
         shape=tuple(after.shape),
         identical=same,
-        is_near=apart.is_within(RELATIVE.get(str(before.dtype), 0.0)),
-        max_abs_diff=apart.absolute,
-        max_rel_diff=apart.relative,
-        rms_rel_diff=apart.rms,
+        is_near=gap.absolute <= RELATIVE.get(str(before.dtype), 0.0) * gap.largest,
+        max_abs_diff=gap.absolute,
+        max_rel_diff=gap.relative,
+        rms_rel_diff=gap.rms,
         has_nan=has_nan,
     )
+
+
+def apart(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Apart:
+    """Return the distance of two arrays; other types, shapes and strings are infinitely far apart."""
+    if before.dtype != after.dtype or before.shape != after.shape or before.dtype.kind == "O":
+        return Apart(absolute=np.inf, relative=np.inf, squares=np.inf)
+    found = Apart()
+    for a, b in _both(before, after):
+        found.add(a, b)
+    return found
 
 
 def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -116,7 +120,7 @@ def _both(before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Iterator[_Pair]:
 
 
 @dataclass(slots=True)
-class _Apart:
+class Apart:
     """The distance of two arrays; a NaN or an infinity on one side only is infinitely far.
 
     Attributes:
@@ -132,6 +136,7 @@ class _Apart:
     of_squares: float = 0.0
 
     def add(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> None:
+        """Add parts of both arrays."""
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
         x, y = a.astype(wide), b.astype(wide)
         same = (x == y) | (np.isnan(x) & np.isnan(y))
@@ -147,12 +152,9 @@ class _Apart:
         self.relative = max(self.relative, float(ratio.max(initial=0.0)))
         self.largest = max(self.largest, float(finite.max(initial=0.0)))
 
-    def is_within(self, share: float) -> bool:
-        """Tell whether no difference exceeds a share of the largest element."""
-        return self.absolute <= share * self.largest
-
     @property
     def rms(self) -> float:
+        """The root mean square of the differences, relative to that of the first array."""
         if not self.squares:
             return 0.0
         return math.sqrt(self.squares / self.of_squares) if self.of_squares else math.inf

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx
 
 from planner.graph.effects import Effect, effect_of
-from planner.graph.model import TrainingGraph
+from planner.graph.model import Operation, TrainingGraph
 from planner.results.verification import OutputComparison
 from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.judge.compare import compare
@@ -34,7 +34,12 @@ def drawn_outputs(
     graph: TrainingGraph, kinds: Collection[Effect] = (Effect.RANDOM_UNSEEDED,)
 ) -> tuple[str, ...]:
     """Return the graph outputs that depend on random numbers (without a seed), in the graph's order."""
-    reached = {t for op in graph.operations if op.effect in kinds for t in op.outputs}
+    return outputs_behind(graph, lambda op: op.effect in kinds)
+
+
+def outputs_behind(graph: TrainingGraph, is_source: Callable[[Operation], bool]) -> tuple[str, ...]:
+    """Return the graph outputs that depend on an operation of a kind, in the graph's order."""
+    reached = {t for op in graph.operations if is_source(op) for t in op.outputs}
     stack = list(reached)
     while stack:
         for reader in graph.tensors[stack.pop()].consumers:

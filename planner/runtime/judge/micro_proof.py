@@ -25,8 +25,9 @@ from planner.choices import RELATIVE
 from planner.micro.parts import part, reordered
 from planner.plan.planfile import Accumulator, MicroBatches
 from planner.processes.children import quiet
-from planner.results.verification import MicroCheck, OutputComparison, TimeCheck
-from planner.runtime.judge.compare import compare
+from planner.results.verification import MicroCheck, TimeCheck
+from planner.runtime.binding.kinds import FeedKind
+from planner.runtime.judge.compare import apart, compare
 from planner.runtime.options import Opening
 from planner.runtime.profile import create_session, run_session
 
@@ -86,11 +87,12 @@ class MicroJob:
             again = self._step(whole, [reordered(self.feeds, self.batches.inputs)])
             for name in far:
                 if name not in self.batches.per_run:
-                    change = np.abs(_real(again[name]) - _real(expected[name]))
+                    change = np.abs(again[name].astype(float) - expected[name].astype(float))
                     floors[name] = _REORDERED * float(change.max(initial=0.0))
             far = [n for n in far if not _agrees(expected[n], found[n], floors[n])]
         comparisons = tuple(compare(n, expected[n], found[n]) for n in names)
-        shares = {c.name: _share(c, expected[c.name]) for c in comparisons if not c.identical}
+        differ = [c for c in comparisons if not c.identical]
+        shares = {c.name: c.max_abs_diff / (_largest(expected[c.name]) or 1.0) for c in differ}
         worst = max(shares, key=shares.__getitem__, default=None)
         check = MicroCheck(
             runs=self.batches.runs,
@@ -121,7 +123,7 @@ class MicroJob:
         batches = self.batches
         known = {i.name for i in session.get_inputs()}
         fed_back = [a for a in batches.accumulators if a.input in known]
-        totals = zeros(session, fed_back)
+        totals = _zeros(session, fed_back)
         buffers = {name: np.zeros_like(self.feeds[name]) for name in self.own}
         rows: dict[str, list[Array]] = {name: [] for name in batches.per_run}
         made: dict[str, Array] = {}
@@ -153,16 +155,11 @@ class MicroJob:
         return TimeCheck(original_us=tuple(times[0]), rewritten_us=tuple(times[1]))
 
 
-def zeros(session: ort.InferenceSession, accumulators: Sequence[Accumulator]) -> dict[str, Array]:
+def _zeros(session: ort.InferenceSession, accumulators: Sequence[Accumulator]) -> dict[str, Array]:
     """Return the totals that the first run of a step is fed."""
-    types = {"float": "float32", "double": "float64"}
     found = {i.name: i for i in session.get_inputs()}
-    made: dict[str, Array] = {}
-    for accumulator in accumulators:
-        spec = found[accumulator.input]
-        kind = spec.type.removeprefix("tensor(").removesuffix(")")
-        made[accumulator.input] = np.zeros(spec.shape, types.get(kind, kind))
-    return made
+    specs = {a.input: found[a.input] for a in accumulators}
+    return {name: np.zeros(spec.shape, FeedKind.of(spec).dtype) for name, spec in specs.items()}
 
 
 def _outputs(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -171,26 +168,14 @@ def _outputs(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[
     return {name: np.array(array) for name, array in zip(names, results, strict=True)}
 
 
-def _real(array: Array) -> Array:
-    return array.astype(np.float64)
-
-
 def _largest(array: Array) -> float:
-    real = np.abs(_real(array))
-    return float(real[np.isfinite(real)].max(initial=0.0))
+    return apart(array, array).largest
 
 
 def _agrees(expected: Array, found: Array, floor: float) -> bool:
-    if expected.dtype != found.dtype or expected.shape != found.shape:
-        return False
     relative = RELATIVE.get(str(expected.dtype))
     if relative is None:
-        return bool(np.array_equal(expected, found))
-    limit = max(floor, relative * _largest(expected))
-    return bool(np.allclose(_real(expected), _real(found), rtol=0.0, atol=limit, equal_nan=True))
-
-
-def _share(found: OutputComparison, expected: Array) -> float:
-    """Return the largest difference as a share of the largest element."""
-    largest = _largest(expected)
-    return found.max_abs_diff / largest if largest else found.max_abs_diff
+        return expected.dtype == found.dtype and np.array_equal(expected, found)
+    gap = apart(expected, found)
+    # a floor may be infinite, and other shapes agree nowhere
+    return gap.absolute < np.inf and gap.absolute <= max(floor, relative * gap.largest)

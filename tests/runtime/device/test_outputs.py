@@ -12,7 +12,6 @@ from onnx import helper as h
 
 from planner.choices import Numbers
 from planner.graph.model import Placement
-from planner.graph.schedule import default_order
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.runtime.device.outputs import OutputJudge, is_near, summed_outputs, tolerance
 from planner.targets.webgpu import WEBGPU
@@ -113,7 +112,7 @@ def test_outputs_behind_a_scatter_that_adds_on_the_device() -> None:
         model = h.make_model(made, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
         placement = Placement(on_cpu=frozenset(on_cpu))
         found = analysed_graph(ir.from_proto(model), {}, placement=placement)
-        return summed_outputs(found, default_order(found), TARGET)
+        return summed_outputs(found, TARGET)
 
     assert graph("add", set()) == {"y"}
     assert graph("none", set()) == frozenset()
