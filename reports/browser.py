@@ -39,7 +39,7 @@ from planner.errors import PlannerError
 from planner.onnxio.positions import dims_of
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.options import Level, Opening
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 from reports.browser_runs import (
     BOTH,
     FLAGS,

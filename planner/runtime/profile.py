@@ -1,4 +1,4 @@
-"""Run a model under ONNX Runtime's profiler: executed order, times and bytes per node.
+"""Read ONNX Runtime's profile of a run: executed order, times and bytes per node.
 
 Meaning of a node's memory fields, measured on onnxruntime 1.31, CPU (reports/ort_facts.md):
 
@@ -17,7 +17,7 @@ Meaning of a node's memory fields, measured on onnxruntime 1.31, CPU (reports/or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,8 @@ import numpy.typing as npt
 from planner.errors import ModelError
 from planner.files.reading import MAX_BYTES, shown
 from planner.files.structuring import read_json
-from planner.files.temporary import temporary_folder
 from planner.runtime.arrays import run_arrays
 from planner.runtime.messages import explain, first_line
-from planner.runtime.options import DEFAULT, Opening
 from planner.runtime.swapping import register_for
 from planner.targets import HOST
 
@@ -41,7 +39,6 @@ _KERNEL = "_kernel_time"
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 _MAX_DIGITS = 20
 Feeds = Mapping[str, npt.NDArray[Any]]
-OutputSink = Callable[[list[str], list[npt.NDArray[Any]]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,58 +74,6 @@ class NodeEvent:
 
 
 Run = tuple[NodeEvent, ...]
-
-
-def profile(
-    model_path: Path,
-    inputs: Feeds,
-    opening: Opening = DEFAULT,
-    *,
-    runs: int = 1,
-    on_outputs: OutputSink | None = None,
-    names: Collection[str] = (),
-) -> tuple[Run, ...]:
-    """Run a model under the profiler, and return the events of each run in executed order.
-
-    Args:
-        names: names of the graph's own nodes, as far as they are known (`read_profile`).
-        runs: number of runs; outputs of a run are dropped before the next.
-        on_outputs: called with the names and arrays of the first run's outputs. Keeping them keeps
-            their bytes in the arena: keep none when `runs` is more than 1.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load or run the model.
-    """
-    with temporary_folder() as folder:
-        options = opening.options(profile_prefix=folder / "profile")
-        session = create_session(model_path, options)
-        path = run_profiled(session, inputs, runs=runs, on_outputs=on_outputs)
-        del session
-        return read_profile(path, names)
-
-
-def run_profiled(
-    session: ort.InferenceSession,
-    inputs: Feeds,
-    *,
-    runs: int = 1,
-    on_outputs: OutputSink | None = None,
-) -> Path:
-    """Run a session that is being profiled, and end its profile; arguments as for `profile`.
-
-    Returns:
-        The profile's file.
-
-    Raises:
-        ModelError: ONNX Runtime cannot run the model.
-    """
-    outputs = [output.name for output in session.get_outputs()]
-    for index in range(runs):
-        results = run_session(session, inputs)
-        if index == 0 and on_outputs is not None:
-            on_outputs(outputs, results)
-        del results
-    return Path(session.end_profiling())
 
 
 def create_session(model_path: Path, options: ort.SessionOptions) -> ort.InferenceSession:

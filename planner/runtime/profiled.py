@@ -14,7 +14,7 @@ A session is created in a thread of its own, and ONNX Runtime holds no lock of P
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,14 +28,13 @@ import onnx_ir as ir
 from planner.files.temporary import temporary_folder
 from planner.onnxio.load import LoadedModel
 from planner.runtime.inmemory import run_within
-from planner.runtime.options import Opening, stop_spinning
+from planner.runtime.options import DEFAULT, Opening, stop_spinning
 from planner.runtime.profile import (
     Feeds,
-    OutputSink,
     Run,
     create_session,
     read_profile,
-    run_profiled,
+    run_session,
 )
 from planner.runtime.timing import available_bytes, timed_session
 
@@ -119,11 +118,16 @@ class Profiled:
         inputs: Feeds,
         *,
         runs: int = 1,
-        on_outputs: OutputSink | None = None,
+        on_outputs: Callable[[list[str], list[npt.NDArray[Any]]], None] | None = None,
         names: Collection[str] = (),
     ) -> tuple[Run, ...]:
-        """Return the events of each of the first runs, in executed order; see
-        `planner.runtime.profile.profile`.
+        """Run the model, end the profile, and return the events of each run in executed order.
+
+        Args:
+            runs: number of runs; outputs of a run are dropped before the next.
+            on_outputs: called with the names and arrays of the first run's outputs. Keeping them keeps
+                their bytes in the arena: keep none when `runs` is more than 1.
+            names: names of the graph's own nodes, as far as they are known (`read_profile`).
 
         Raises:
             ModelError: ONNX Runtime cannot load or run the model.
@@ -132,7 +136,13 @@ class Profiled:
 
         session = self.session
         ort.set_seed(self.seed)  # other sessions may have drawn numbers since it was created
-        path = run_profiled(session, inputs, runs=runs, on_outputs=on_outputs)
+        outputs = [output.name for output in session.get_outputs()]
+        for index in range(runs):
+            results = run_session(session, inputs)
+            if index == 0 and on_outputs is not None:
+                on_outputs(outputs, results)
+            del results
+        path = Path(session.end_profiling())
         found = read_profile(path, names)
         path.unlink()
         return found
@@ -152,6 +162,23 @@ class Profiled:
     def drop(self) -> None:
         """Release the session and its memory; its copy stays."""
         self._creation = None
+
+
+def profile(
+    path: Path,
+    inputs: Feeds,
+    opening: Opening = DEFAULT,
+    *,
+    runs: int = 1,
+    names: Collection[str] = (),
+) -> tuple[Run, ...]:
+    """Return the events of each run of a model, in a session of its own; see `Profiled.profile`.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load or run the model.
+    """
+    with Profiled(path, opening) as session:
+        return session.profile(inputs, runs=runs, names=names)
 
 
 @dataclass(slots=True, kw_only=True)

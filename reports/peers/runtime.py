@@ -14,7 +14,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from planner.runtime.options import Opening
-from planner.runtime.profile import create_session, profile, run_session
+from planner.runtime.profile import create_session, run_session
+from planner.runtime.profiled import profile
 from planner.targets import target_named
 from planner.targets.backend import backend_of
 from reports.peers.numbers import Arrays

@@ -15,7 +15,7 @@ from planner.graph.model import Category, OpId, TrainingGraph
 from planner.graph.schedule import default_order, file_order, priority_order
 from planner.runtime.memory.memcheck import measured
 from planner.runtime.options import Opening
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 from tests.graphs import feeds_for, graph_of, onnx_graphs
 
 VECTOR = 64  # bytes of one tensor in the hand-made graphs

@@ -18,7 +18,7 @@ from planner.request import Request
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.optimizers.shapes import runtime_types
 from planner.runtime.options import Opening, Order
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 from tests.graphs import feeds_for, graph_of, onnx_graphs
 
 ZOO = sorted((Path(__file__).parents[2] / "models" / "zoo").glob("*.onnx"))

@@ -29,7 +29,7 @@ from planner.results.verification import MemoryCheck
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.memory.arena import DEFAULT, forecast, simulate
 from planner.runtime.options import Opening
-from planner.runtime.profile import profile
+from planner.runtime.profiled import Profiled
 from tests.runtime.support import save
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -39,13 +39,12 @@ MLP = ZOO / "mlp_adamw.onnx"
 def held_and_outputs(path: Path, feeds: dict[str, np.ndarray]) -> tuple[list[int], list[bytes]]:
     """What the arena held in each of three runs with default options, and the first run's outputs."""
     kept: list[bytes] = []
-    runs = profile(
-        path,
-        feeds,
-        Opening(threads=1),
-        runs=3,
-        on_outputs=lambda _, arrays: kept.extend(a.tobytes() for a in arrays),
-    )
+    with Profiled(path, Opening(threads=1)) as opened:
+        runs = opened.profile(
+            feeds,
+            runs=3,
+            on_outputs=lambda _, arrays: kept.extend(a.tobytes() for a in arrays),
+        )
     return [max(event.held or 0 for event in run) for run in runs], kept
 
 

@@ -19,7 +19,7 @@ from planner.errors import ModelError, UsageError, VerificationError
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.memory.within import INNER_KEY
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 
 SIDE = 128
 DEPTH = 8

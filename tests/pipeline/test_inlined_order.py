@@ -15,7 +15,7 @@ from planner.request import Request
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.memory.memcheck import measured
 from planner.runtime.options import Opening
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 
 
 def calls(sizes: tuple[int, ...]) -> onnx.ModelProto:

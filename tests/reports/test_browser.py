@@ -13,7 +13,7 @@ import pytest
 
 from models import zoo
 from planner.runtime.options import Opening
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -22,7 +22,7 @@ from planner.runtime.memory.arena import (
     simulate,
 )
 from planner.runtime.options import Opening
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 from reports.native import least_cap
 from tests.runtime.support import chain_with_gradients, fits, random_model, save
 

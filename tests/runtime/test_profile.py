@@ -11,7 +11,8 @@ import pytest
 
 from planner.errors import ModelError
 from planner.runtime.options import Opening
-from planner.runtime.profile import create_session, profile, read_profile
+from planner.runtime.profile import create_session, read_profile
+from planner.runtime.profiled import Profiled, profile
 from tests.runtime.support import constant, model_of, op, save, tensor
 
 SIZE = 25_600
@@ -61,7 +62,8 @@ def test_runs_are_told_apart_and_ordered(chain: Path) -> None:
 
 def test_outputs_of_the_first_run_are_handed_over(chain: Path) -> None:
     seen: list[tuple[list[str], float]] = []
-    profile(chain, FEED, on_outputs=lambda names, arrays: seen.append((names, arrays[0][0])))
+    with Profiled(chain, Opening()) as opened:
+        opened.profile(FEED, on_outputs=lambda names, arrays: seen.append((names, arrays[0][0])))
     assert seen == [(["neg:out", "exp:out"], -2.0)]
 
 

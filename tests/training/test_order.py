@@ -22,7 +22,7 @@ import json, sys
 import numpy as np
 from pathlib import Path
 from planner.runtime.options import Opening
-from planner.runtime.profile import profile
+from planner.runtime.profiled import profile
 found = {}
 for path in sys.argv[1:]:
     for order in ("default", "priority"):

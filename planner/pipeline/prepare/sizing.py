@@ -194,7 +194,7 @@ class Sizes:
     def _run(self, found: Normalized, level: Level, why: ModelError) -> _Run:
         """Run the file once, with its inputs."""
         from planner.runtime.feeds.inputs import make_inputs
-        from planner.runtime.profile import profile
+        from planner.runtime.profiled import profile
 
         loaded, request = self.loaded, self.request
         first = found.first or found.model
