@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from planner.errors import ModelError
-from planner.runtime.messages import explain
 from planner.runtime.options import Opening
-from planner.runtime.profile import run_session
-from planner.targets import HOST
+from planner.runtime.profile import create_session, run_session
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -53,13 +50,7 @@ class ModelInMemory:
         ort.set_seed(seed)
         options = opening.options()
         options.add_session_config_entry(_FOLDER_KEY, str(self.folder.absolute()))
-        try:
-            session = ort.InferenceSession(self.data, options, providers=[HOST.provider])
-        except Exception as error:
-            raise ModelError(
-                f"ONNX Runtime cannot load the model: {explain(str(error))}"
-            ) from error
-        return run_within(session, feeds, time_limit_s)
+        return run_within(create_session(self.data, options), feeds, time_limit_s)
 
 
 def run_within(

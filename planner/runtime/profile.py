@@ -76,16 +76,24 @@ class NodeEvent:
 Run = tuple[NodeEvent, ...]
 
 
-def create_session(model_path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
+def create_session(model: Path | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
     """Create a session on the CPU, or raise a `ModelError` that names the operator or node that
-    prevents it."""
+    prevents it.
+
+    Args:
+        model: a path, or the serialized model, for which `options` are not changed.
+    """
     import onnxruntime as ort
 
-    register_for(options, model_path)
+    if isinstance(model, bytes):
+        source, where = model, ""
+    else:
+        register_for(options, model)
+        source, where = str(model), f"{model}: "
     try:
-        return ort.InferenceSession(str(model_path), options, providers=[HOST.provider])
+        return ort.InferenceSession(source, options, providers=[HOST.provider])
     except Exception as error:
-        raise ModelError(f"{model_path}: {explain(str(error))}") from error
+        raise ModelError(f"{where}{explain(str(error))}") from error
 
 
 def run_session(

@@ -19,10 +19,9 @@ from planner.onnxio.dims import dims_of
 from planner.onnxio.kinds import SEQUENCE, is_sequence
 from planner.onnxio.load import InferredTypes, ValueType
 from planner.runtime.build import is_training_build
-from planner.runtime.messages import first_line
 from planner.runtime.options import asking_options
+from planner.runtime.profile import create_session
 from planner.runtime.swapping import needs_of_graph, register_library
-from planner.targets import HOST
 
 _SMALL_BYTES = 1024
 
@@ -60,10 +59,7 @@ def _folded(proto: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.GraphProto:
     with temporary_folder() as folder:
         path = folder / "folded.onnx"
         options.optimized_model_filepath = str(path)
-        try:
-            ort.InferenceSession(proto.SerializeToString(), options, providers=[HOST.provider])
-        except Exception as error:
-            raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
+        create_session(proto.SerializeToString(), options)
         return onnx.load(path).graph
 
 
@@ -89,8 +85,6 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
     is_open = not all(_is_static(value.shape) for value in model.graph.inputs)
     if is_training_build() and not is_open:
         return set()  # onnxruntime-training 1.19.2 crashes on values of gradients
-    import onnxruntime as ort
-
     proto = ir.to_proto(without_large_initializers(model))
     known = {output.name for output in proto.graph.output}
     for name in (str(v.name) for v in made if v.name not in known and v.name in types):
@@ -102,12 +96,10 @@ def unsized_values(model: ir.Model, types: Mapping[str, ValueType]) -> set[str]:
     if needs_of_graph(model):
         register_library(options)
     try:
-        session = ort.InferenceSession(
-            proto.SerializeToString(), options, providers=[HOST.provider]
-        )
-    except Exception as error:
+        session = create_session(proto.SerializeToString(), options)
+    except ModelError:
         if is_open:
-            raise ModelError(f"ONNX Runtime cannot load the model: {first_line(error)}") from error
+            raise
         return set()
     # a value of unknown rank is reported with the shape of a scalar
     return {
