@@ -273,13 +273,12 @@ def _on_device(rewrite: Rewrite, inputs: _Inputs, progress: Progress) -> Verific
 def _on_cpu(
     rewrite: Rewrite, inputs: _Inputs, progress: Progress, *, thorough: bool
 ) -> Verification:
-    from planner.runtime.judge.cpu_job import CpuJob
     from planner.runtime.judge.verify import CpuVerification
     from planner.runtime.profiled import may_copy
 
     prepared, after, plan = rewrite.prepared, rewrite.after, rewrite.plan
     baseline = prepared.baseline
-    job = CpuJob(
+    return CpuVerification(
         paths={"original": prepared.loaded.path, "rewritten": rewrite.path},
         graphs={"original": baseline.graph, "rewritten": after.graph},
         orders={"original": baseline.order, "rewritten": after.timeline.order},
@@ -300,8 +299,7 @@ def _on_cpu(
         may_copy=may_copy(prepared.loaded.model, prepared.loaded),
         ahead=rewrite.ahead,
         progress=progress,
-    )
-    return CpuVerification(job).run()
+    ).run()
 
 
 def _names(view: ModelView) -> tuple[str, ...]:

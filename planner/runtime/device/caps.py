@@ -11,7 +11,6 @@ initializers, outputs, and kernels' workspace, which is not predicted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -28,19 +27,6 @@ _MORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0)
 """Shares of the budget by which a cap is raised, until the rewritten model runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapsOnDevice:
-    """The outcomes of both models.
-
-    Attributes:
-        checks: checks of the original and of the rewritten model.
-        outputs: outputs of the rewritten model under the cap; empty where it did not run.
-    """
-
-    checks: tuple[CapCheck, CapCheck]
-    outputs: Mapping[str, npt.NDArray[Any]]
-
-
 def cap_on_device(
     target: Target,
     pair: tuple[Side, Side],
@@ -49,7 +35,7 @@ def cap_on_device(
     *,
     live_peak_bytes: int,
     order: Order = "default",
-) -> CapsOnDevice:
+) -> tuple[tuple[CapCheck, CapCheck], Mapping[str, npt.NDArray[Any]]]:
     """Find the least arena that the rewritten model runs in, and try the original in it.
 
     Arenas are tried in ascending order, the budget first.
@@ -58,6 +44,10 @@ def cap_on_device(
         pair: the original and the rewritten model.
         live_peak_bytes: live peak of the original, which must fail under a lower cap.
         order: the session option that the rewritten model is written for.
+
+    Returns:
+        The checks of both models, and the outputs of the rewritten one under the cap; none where it did
+        not run.
 
     Raises:
         UsageError: the device is not available.
@@ -83,7 +73,7 @@ def cap_on_device(
         )
 
     before = check("original", alike, False if live_peak_bytes > cap else None)
-    return CapsOnDevice(checks=(before, check("rewritten", found, True)), outputs=found.outputs)
+    return (before, check("rewritten", found, True)), found.outputs
 
 
 def _arenas(model: Side, target: Target, budget_bytes: int) -> Iterator[tuple[int, int]]:

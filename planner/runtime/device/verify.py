@@ -253,7 +253,7 @@ class DeviceJob:
     def _capped(self, after: DeviceRun, live_peak_bytes: int) -> tuple[CapCheck, ...]:
         """Run both in arenas of the budget, or of the least more with which the rewritten model runs."""
         self.progress(f"both models within {format_bytes(self.budget_bytes)}")
-        found = cap_on_device(
+        checks, outputs = cap_on_device(
             self.target,
             (self.original, self.rewritten),
             self.inputs,
@@ -261,17 +261,17 @@ class DeviceJob:
             live_peak_bytes=live_peak_bytes,
             order=self.order,
         )
-        self.failures.extend(check.failure for check in found.checks if check.failure)
-        if found.checks[1].passed:
-            self._same_under_cap(after, found.outputs)
-        if over := found.checks[1].over_budget_bytes:
+        self.failures.extend(check.failure for check in checks if check.failure)
+        if checks[1].passed:
+            self._same_under_cap(after, outputs)
+        if over := checks[1].over_budget_bytes:
             self.notes.append(
                 "the budget bounds live bytes; rounding, fragmentation and kernels' workspace in "
                 f"the device's arena take up to {format_bytes(over)} more, so the hard cap is the "
                 "budget plus that; a --reserve of that size keeps the arena itself within the "
                 "budget"
             )
-        return found.checks
+        return checks
 
     def _caps(self, before: DeviceRun, after: DeviceRun) -> tuple[CapCheck, ...]:
         """Run both under a cap of the bytes that the rewritten model held, where something counted

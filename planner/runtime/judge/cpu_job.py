@@ -17,13 +17,14 @@ from planner.runtime.profiled import Profiled
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CpuJob:
-    """A verification on the CPU.
+    """What a verification on the CPU is asked for.
 
     Attributes:
         paths, graphs: files and graphs of the models "original" and "rewritten".
-        orders: the predicted order of each model, as OpIds.
+        orders: the predicted order of each model, as OpIds; that in which the original ran takes its
+            place, if its nodes were those of its graph.
         planned: names of the rewritten model's nodes, in planned order.
         budget_bytes: the device's budget, graph inputs and initializers included.
         budget_of: the bytes that the budget bounds; see `planner.request.Request`.

@@ -36,7 +36,6 @@ from pathlib import Path
 
 from planner.errors import ModelError
 from planner.graph.liveness import timeline
-from planner.graph.model import OpId
 from planner.processes.children import quiet
 from planner.results.verification import (
     CapCheck,
@@ -80,17 +79,10 @@ from planner.targets import HOST
 from planner.units import counted, format_bytes
 
 
-@dataclass
-class CpuVerification:
-    """The checks of a job, one after the other; failed ones are in `failures`.
+@dataclass(kw_only=True)
+class CpuVerification(CpuJob):
+    """The checks of a job, one after the other; failed ones are in `failures`."""
 
-    Attributes:
-        orders: the order of each model: the predicted one, or that in which the original ran if its nodes
-            were those of its graph.
-    """
-
-    job: CpuJob
-    orders: dict[str, tuple[OpId, ...]] = field(init=False)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     order_checks: list[OrderCheck] = field(default_factory=list)
@@ -103,9 +95,8 @@ class CpuVerification:
     _written: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.orders = dict(self.job.orders)
-        self._written = written_inputs(self.job.graphs["original"])
-        self._bytes = BytesSeen(graphs=self.job.graphs, has_swaps=self.job.has_swaps)
+        self._written = written_inputs(self.graphs["original"])
+        self._bytes = BytesSeen(graphs=self.graphs, has_swaps=self.has_swaps)
 
     def run(self) -> Verification:
         """Run all checks.
@@ -113,51 +104,51 @@ class CpuVerification:
         Raises:
             ModelError: one of the models does not load or run.
         """
-        nodes = {name: {op.name for op in g.operations} for name, g in self.job.graphs.items()}
+        nodes = {name: {op.name for op in g.operations} for name, g in self.graphs.items()}
         with VerifyingSessions(
-            paths=self.job.paths, nodes=nodes, seed=self.job.seed, ahead=self.job.ahead
+            paths=self.paths, nodes=nodes, seed=self.seed, ahead=self.ahead
         ) as self._sessions:
             return self._verified()
 
     def _verified(self) -> Verification:
         import onnxruntime as ort
 
-        self.notes.append(f"sessions ran with {counted(self.job.threads, 'intra-operator thread')}")
-        if not self.job.packed:
+        self.notes.append(f"sessions ran with {counted(self.threads, 'intra-operator thread')}")
+        if not self.packed:
             self.notes.append(
                 "kernels do not pack initializers that can be fed, such as those on the host, "
                 "when a session is created, which may change last bits: both models ran without "
                 "packing (session.disable_prepacking)"
             )
         with BothAlone(
-            self.job.paths,
-            self.job.inputs,
+            self.paths,
+            self.inputs,
             written=self._written,
             beside=has_room_beside(
-                max(timeline(g, self.orders[n]).peak_bytes for n, g in self.job.graphs.items())
+                max(timeline(g, self.orders[n]).peak_bytes for n, g in self.graphs.items())
             ),
         ) as alone:
             outputs = self._outputs()
             self._recommended()
             self._at_other_levels()
-            self.job.progress("both models as a script opens them, each in a process of its own")
+            self.progress("both models as a script opens them, each in a process of its own")
             bits, sessions = alone.found()
         opened = next((check for check in sessions if check.options == "recommended"), None)
         if opened is not None:
             self._bytes.add_pool(opened, self.orders["rewritten"])
-        failures, notes = judged_alone(bits, sessions, strict=self.job.strict)
+        failures, notes = judged_alone(bits, sessions, strict=self.strict)
         self.failures += failures
         self._room_failures += sum(not check.has_room for check in sessions)
         self.notes += notes
-        time = self._time() if self.job.is_timed else None
+        time = self._time() if self.is_timed else None
         caps = self._caps(opened)
         self._judge_memory()
         return Verification(
             ort_version=str(ort.__version__),
             provider=HOST.provider,
             device=HOST.name,
-            seed=self.job.seed,
-            inputs_source=self.job.inputs_source,
+            seed=self.seed,
+            inputs_source=self.inputs_source,
             passed=not self.failures,
             failures=tuple(self.failures),
             notes=tuple(self.notes),
@@ -174,23 +165,23 @@ class CpuVerification:
 
     def _own_inputs(self) -> dict[str, Array]:
         """Return the inputs, with copies of those that a run writes over."""
-        return with_own(self.job.inputs, self._written)
+        return with_own(self.inputs, self._written)
 
     def _at_other_levels(self) -> None:
         """Check the order at other levels, or note why this is left out."""
-        if self.job.is_copy:
+        if self.is_copy:
             self.notes.append("the model is a copy of the original: it has no planned order")
-        elif not self.job.is_optimized:
+        elif not self.is_optimized:
             self.notes.append(
                 "sessions ran at the level ORT_DISABLE_ALL, for which the plan is made"
             )
-        elif self.job.thorough:
+        elif self.thorough:
             levels: tuple[Level, ...] = ("extended", "disabled")
             for level in levels:
-                self.job.progress(f"rewritten model, level {level}: order")
-                (run,) = self._profile("rewritten", self.job.opening("rewritten", level), runs=1)
+                self.progress(f"rewritten model, level {level}: order")
+                (run,) = self._profile("rewritten", self.opening("rewritten", level), runs=1)
                 self._check_order(level, run)
-        if not self.job.thorough:
+        if not self.thorough:
             self.notes.append(
                 "each model ran twice under default options, once under others; a thorough verification "
                 "runs more"
@@ -205,72 +196,70 @@ class CpuVerification:
         on_outputs: Callable[[list[str], list[Array]], None] | None = None,
         inputs: Mapping[str, Array] | None = None,
     ) -> tuple[Run, ...]:
-        with_copy = self.job.may_copy and model == "original" and on_outputs is not None
+        with_copy = self.may_copy and model == "original" and on_outputs is not None
         session = self._sessions.begin(model, opening, with_copy=with_copy)
         found = session.profile(
-            self.job.inputs if inputs is None else inputs,
-            runs=runs or (2 if opening.memory == "default" else self.job.runs),
+            self.inputs if inputs is None else inputs,
+            runs=runs or (2 if opening.memory == "default" else self.runs),
             on_outputs=on_outputs,
             names=self._sessions.nodes[model],
         )
         if not all(found):
-            raise ModelError(f"ONNX Runtime's profile of {self.job.paths[model]} has no node in it")
-        is_timed_so = opening == self.job.opening_of(model)
-        keep = self.job.is_timed and is_timed_so and may_stay(found)
+            raise ModelError(f"ONNX Runtime's profile of {self.paths[model]} has no node in it")
+        is_timed_so = opening == self.opening_of(model)
+        keep = self.is_timed and is_timed_so and may_stay(found)
         self._sessions.finish(model, session, keep=keep)
         if session.copy is not None and holds_run(session.copy, found[0]):
             self._as_run = session.copy
         return found
 
     def _outputs(self) -> tuple[OutputComparison, ...]:
-        self.job.progress("original model, default options: outputs and bytes")
-        threads, note = threads_to_compare(self.job.graphs["original"], self.job.threads)
+        self.progress("original model, default options: outputs and bytes")
+        threads, note = threads_to_compare(self.graphs["original"], self.threads)
         self.notes += note
-        opening = replace(self.job.opening_of("rewritten"), threads=threads)
+        opening = replace(self.opening_of("rewritten"), threads=threads)
         self._begin_rewritten(opening)
         results, own = KeptResults(), self._own_inputs()
         runs = self._profile(
             "original",
-            replace(self.job.opening_of("original"), threads=threads),
+            replace(self.opening_of("original"), threads=threads),
             on_outputs=lambda names, arrays: results.keep(
                 _named(names, arrays, own, self._written)
             ),
             inputs=own,
         )
         self._adopt_order(runs[0])
-        self.failures += exceeded(self.job.graphs["original"], runs[0], "original")
-        self._bytes.add("original", self.orders["original"], runs, self.job.opening_of("original"))
-        self.job.progress("rewritten model, default options: outputs, order and bytes")
+        self.failures += exceeded(self.graphs["original"], runs[0], "original")
+        self._bytes.add("original", self.orders["original"], runs, self.opening_of("original"))
+        self.progress("rewritten model, default options: outputs, order and bytes")
         feeds = self._own_inputs()
         bits: dict[str, str] = {}
 
         def on_outputs(names: list[str], arrays: list[Array]) -> None:
             found = _named(names, arrays, feeds, self._written)
-            if has_swaps(self.job.graphs["rewritten"]):
+            if has_swaps(self.graphs["rewritten"]):
                 bits.update(digests(found))
             results.compare(found)
 
         runs = self._profile("rewritten", opening, on_outputs=on_outputs, inputs=feeds)
         if bits:
             self._watch_swaps(runs[0], opening, bits)
-        self._check_order(self.job.default_level, runs[0])
-        self.failures += exceeded(self.job.graphs["rewritten"], runs[0], "rewritten")
-        self._bytes.add(
-            "rewritten", self.orders["rewritten"], runs, self.job.opening_of("rewritten")
-        )
+        self._check_order(self.default_level, runs[0])
+        self.failures += exceeded(self.graphs["rewritten"], runs[0], "rewritten")
+        self._bytes.add("rewritten", self.orders["rewritten"], runs, self.opening_of("rewritten"))
         self.failures += results.failures
         comparisons = self._with_draws(results.comparisons, threads)
         return self._judge_outputs(comparisons, threads)
 
     def _watch_swaps(self, run: Run, opening: Opening, bits: Mapping[str, str]) -> None:
         """Count the swaps of a run, and watch them in other runs, which must give the same bits."""
-        self.job.progress("rewritten model, on a slow link: swaps under watch")
-        graph = self.job.graphs["rewritten"]
+        self.progress("rewritten model, on a slow link: swaps under watch")
+        graph = self.graphs["rewritten"]
         self._copies = copy_check(graph, run)
         self.failures += copy_failures(self._copies)
         drawn = drawn_outputs(graph)
         failures, note = watched(
-            self.job.paths["rewritten"],
+            self.paths["rewritten"],
             opening,
             self._own_inputs,
             lambda names, arrays, fed: _named(names, arrays, fed, self._written),
@@ -284,20 +273,20 @@ class CpuVerification:
         self, comparisons: Sequence[OutputComparison], threads: int
     ) -> tuple[OutputComparison, ...]:
         """Compare outputs that depend on unseeded random numbers in runs where both models draw alike."""
-        drawn = drawn_outputs(self.job.graphs["original"])
+        drawn = drawn_outputs(self.graphs["original"])
         if not drawn:
             return tuple(comparisons)
-        self.job.progress("both models with seeds for their random numbers: outputs")
+        self.progress("both models with seeds for their random numbers: outputs")
         found, note = compare_draws(
-            self.job.graphs["original"],
-            (self.job.paths["original"], self.job.paths["rewritten"]),
+            self.graphs["original"],
+            (self.paths["original"], self.paths["rewritten"]),
             self._own_inputs,
             openings=(
-                self.job.opening_of("original"),
-                self.job.opening_of("rewritten"),
+                self.opening_of("original"),
+                self.opening_of("rewritten"),
             ),
             threads=threads,
-            seed=self.job.seed,
+            seed=self.seed,
         )
         self.notes.append(note)
         rest = (found.get(c.name) if c.name in drawn else c for c in comparisons)
@@ -305,57 +294,54 @@ class CpuVerification:
 
     def _adopt_order(self, run: Run) -> None:
         """Take the order in which the original really ran as the order to predict its bytes for."""
-        order, note = executed_order(run, self.job.graphs["original"], self.orders["original"])
+        order, note = executed_order(run, self.graphs["original"], self.orders["original"])
         self._is_as_analysed = order is not None
-        self.orders["original"] = order or self.orders["original"]
+        self.orders = {**self.orders, "original": order or self.orders["original"]}
         self.notes += note
 
     def _judge_outputs(
         self, comparisons: tuple[OutputComparison, ...], threads: int
     ) -> tuple[OutputComparison, ...]:
-        if self.job.numbers == "rounding":
+        if self.numbers == "rounding":
             comparisons, notes = rounding_judged(
                 comparisons,
-                self.job.paths["original"],
+                self.paths["original"],
                 self._own_inputs,
-                drawn=drawn_outputs(self.job.graphs["original"]),
-                opening=replace(self.job.opening_of("original"), threads=threads),
-                seed=self.job.seed,
+                drawn=drawn_outputs(self.graphs["original"]),
+                opening=replace(self.opening_of("original"), threads=threads),
+                seed=self.seed,
             )
             self.notes += notes
-        failures, notes = judged(comparisons, self.job.numbers)
+        failures, notes = judged(comparisons, self.numbers)
         self.failures += failures
         self.notes += notes
         return comparisons
 
     def _recommended(self) -> None:
-        if self.job.thorough:
-            self.job.progress("original model, recommended options: bytes")
-            opening = self.job.opening_of("original", "recommended")
+        if self.thorough:
+            self.progress("original model, recommended options: bytes")
+            opening = self.opening_of("original", "recommended")
             runs = self._profile("original", opening)
             self._bytes.add("original", self.orders["original"], runs, opening)
-        self.job.progress("rewritten model, recommended options: order and bytes")
-        opening = self.job.opening_of("rewritten", "recommended")
+        self.progress("rewritten model, recommended options: order and bytes")
+        opening = self.opening_of("rewritten", "recommended")
         runs = self._profile("rewritten", opening)
-        if self.job.is_optimized:
+        if self.is_optimized:
             self._check_order(opening.level, runs[0])
         self._bytes.add("rewritten", self.orders["rewritten"], runs, opening)
 
     def _begin_rewritten(self, opening: Opening) -> None:
         """Start creating the rewritten model's sessions (this one, and one with recommended options)
         beside the original's."""
-        if (
-            may_create_beside(len(self.job.graphs["rewritten"].operations))
-            and not self.job.thorough
-        ):
+        if may_create_beside(len(self.graphs["rewritten"].operations)) and not self.thorough:
             self._sessions.begin("rewritten", opening)
-            recommended = self.job.opening_of("rewritten", "recommended")
+            recommended = self.opening_of("rewritten", "recommended")
             self._sessions.begin("rewritten", recommended)
 
     def _check_order(self, level: str, run: Run) -> None:
-        if self.job.is_copy:
+        if self.is_copy:
             return
-        check = compare_orders(self.job.planned, [event.name for event in run], level=level)
+        check = compare_orders(self.planned, [event.name for event in run], level=level)
         if check not in self.order_checks:
             self.order_checks.append(check)
         if not check.equal:
@@ -364,10 +350,10 @@ class CpuVerification:
             )
 
     def _judge_memory(self) -> None:
-        opened: Memory = "default" if self.job.is_copy else "recommended"
+        opened: Memory = "default" if self.is_copy else "recommended"
         self.notes += self._bytes.notes()
-        self.failures += self._bytes.over_live(self.job.budget_bytes)
-        self._refuse(self._bytes.over_held(self.job.budget_bytes, self.job.budget_of, opened))
+        self.failures += self._bytes.over_live(self.budget_bytes)
+        self._refuse(self._bytes.over_held(self.budget_bytes, self.budget_of, opened))
 
     def _refuse(self, said: Sequence[str]) -> None:
         """Add failures that are due only to too little memory."""
@@ -375,15 +361,15 @@ class CpuVerification:
         self._room_failures += len(said)
 
     def _time(self) -> TimeCheck:
-        self.job.progress("both models in turns: time")
+        self.progress("both models in turns: time")
         with quiet():
             check, note = time_in_turns(
                 (
-                    self._sessions.timed("original", self.job.opening_of("original")),
-                    self._sessions.timed("rewritten", self.job.opening_of("rewritten")),
+                    self._sessions.timed("original", self.opening_of("original")),
+                    self._sessions.timed("rewritten", self.opening_of("rewritten")),
                 ),
-                self.job.inputs,
-                length=THOROUGH if self.job.thorough else QUICK,
+                self.inputs,
+                length=THOROUGH if self.thorough else QUICK,
                 held_bytes=sum(
                     c.held_bytes or 0 for c in self._bytes.checks if c.options == "default"
                 ),
@@ -393,7 +379,7 @@ class CpuVerification:
         return check
 
     def _caps(self, opened: SessionCheck | None) -> tuple[CapCheck, ...]:
-        if self.job.has_swaps:
+        if self.has_swaps:
             return ()
         if not has_pool():
             self.notes.append(
@@ -401,44 +387,48 @@ class CpuVerification:
                 "planner's pool"
             )
             return ()
-        self.job.progress("both models under a hard memory cap")
-        found = capped_by(
-            self.job.budget_bytes,
+        self.progress("both models under a hard memory cap")
+        checks = capped_by(
+            self.budget_bytes,
             self._contestant("original"),
             replace(
                 self._contestant("rewritten"),
-                opened=in_its_pool(self.job.paths["rewritten"], opened),
+                opened=in_its_pool(self.paths["rewritten"], opened),
             ),
             [check for check in self._bytes.checks if check.model == "original"],
             is_as_analysed=self._is_as_analysed,
         )
-        self.failures += found.failures
-        over = found.checks[1].over_budget_bytes
-        if over and self.job.budget_of == "held" and not self.job.is_copy:
+        self.failures += [check.failure for check in checks if check.failure]
+        over = checks[1].over_budget_bytes
+        if over and self.budget_of == "held" and not self.is_copy:
             self._refuse([f"{NO_ROOM}: it takes {format_bytes(over)} more"])
-        else:
-            self.notes += found.notes
-        return found.checks
+        elif over:
+            self.notes.append(
+                "the budget bounds live bytes; whole pages and kernels' workspace take "
+                f"{format_bytes(over)} more in the pool, so the hard cap is the budget plus that; a "
+                f"reserve of {over} bytes keeps the pool itself within it"
+            )
+        return checks
 
     def _contestant(self, model: str) -> Contestant:
         path, level, order = self._capped(model)
         return Contestant(
             name=model,
             path=path,
-            graph=self.job.graphs[model],
+            graph=self.graphs[model],
             order=self.orders[model],
             order_option=order,
             level=level,
-            inputs=self.job.inputs,
-            threads=self.job.threads,
-            runs=self.job.runs,
+            inputs=self.inputs,
+            threads=self.threads,
+            runs=self.runs,
         )
 
     def _capped(self, model: str) -> tuple[Path, Level, Order]:
         """Return the file of a model to run under a cap, and the level and order to open it with."""
         if model == "original" and self._as_run is not None:
             return self._as_run, "disabled", "priority"
-        return self.job.paths[model], self.job.default_level, self.job.order_of(model)
+        return self.paths[model], self.default_level, self.order_of(model)
 
 
 _LEVELS = ("disabled", "extended", "all")

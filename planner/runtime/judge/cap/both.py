@@ -23,7 +23,6 @@ from planner.runtime.memory.paged import in_pages, pool_bytes
 from planner.runtime.memory.workspace import workspace
 from planner.runtime.opened import needs_of
 from planner.runtime.options import Level, Opening, Order, most_threads
-from planner.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +63,6 @@ class Contestant:
         return run_capped(self.path, self.inputs, cap_bytes, opening, runs=self.runs, spills=spills)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapsFound:
-    """The outcomes of both models, failures, and notes."""
-
-    checks: tuple[CapCheck, CapCheck]
-    failures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 def in_its_pool(path: Path, opened: SessionCheck | None) -> tuple[int, Capped] | None:
     """Return (the pool that the rewritten model's file asks for, the outcome there).
 
@@ -95,8 +85,8 @@ def capped_by(
     seen: Sequence[MemoryCheck],
     *,
     is_as_analysed: bool = True,
-) -> CapsFound:
-    """Run both models under a cap, and judge the outcomes.
+) -> tuple[CapCheck, CapCheck]:
+    """Run both models under a cap, and return the checks of (original, rewritten).
 
     Args:
         seen: measured bytes of the original.
@@ -111,16 +101,7 @@ def capped_by(
             peak = min(peak, check.live_bytes)  # the measured peak was another
     if graph.has_sequences or not is_as_analysed:
         peak = 0  # bytes of sequences are an upper bound: the original may run
-    checks = cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak)
-    failures = [check.failure for check in checks if check.failure]
-    notes: tuple[str, ...] = ()
-    if over := checks[1].over_budget_bytes:
-        notes = (
-            "the budget bounds live bytes; whole pages and kernels' workspace take "
-            f"{format_bytes(over)} more in the pool, so the hard cap is the budget plus that; a "
-            f"reserve of {over} bytes keeps the pool itself within it",
-        )
-    return CapsFound(checks=checks, failures=tuple(failures), notes=notes)
+    return cap_both(original, rewritten, budget_bytes, live_peak_bytes=peak)
 
 
 def cap_both(
