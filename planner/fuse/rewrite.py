@@ -82,15 +82,12 @@ def _text(array: np.ndarray) -> str:
 def _last_axes(node: ir.Node, graph: TrainingGraph, op: Operation) -> int:
     """Return the number of last axes that a reduction reduces and keeps; 0 for any other reduction."""
     rank = len(graph.tensors[op.inputs[0]].shape)
-    given = node.attributes.get("axes")
-    if given is not None:
-        axes: Sequence[int] | None = list(given.as_ints())
-    else:
+    axes: Sequence[int] | None = node.attributes.get_ints("axes")
+    if axes is None:
         value = node.inputs[1] if len(node.inputs) > 1 else None
         fixed = value is not None and not value.is_graph_input() and value.const_value is not None
         axes = value.const_value.numpy().reshape(-1).tolist() if fixed else None  # type: ignore[union-attr]
-    kept = node.attributes.get("keepdims")
-    if not axes or (kept is not None and not kept.as_int()):
+    if not axes or not node.attributes.get_int("keepdims", 1):
         return 0
     last = sorted(axis % rank for axis in axes)
     is_last = last == list(range(rank - len(last), rank)) and len(last) <= _MOST_AXES

@@ -61,10 +61,10 @@ def effect_of(
 def is_training(node: ir.Node) -> bool:
     """Tell whether a BatchNormalization or Dropout node is in training mode, or may be by an input."""
     if node.op_type == "BatchNormalization":
-        mode = node.attributes.get("training_mode")
+        mode = node.attributes.get_int("training_mode")
         if mode is None:  # before operator set 14, outputs for the statistics select training mode
             return any(v.name for v in node.outputs[1:])
-        return bool(mode.as_int())
+        return bool(mode)
     if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
         switch = node.inputs[2]
         constant = None if switch.is_graph_input() else switch.const_value

@@ -58,8 +58,7 @@ def _may_train(node: ir.Node) -> bool:
 def _replace_like(model: ir.Model, names: FreeNames, node: ir.Node) -> None:
     """Replace a random tensor that has another tensor's shape by halves."""
     out, data = node.outputs[0], node.inputs[0]
-    said = node.attributes.get("dtype")
-    dtype = ir.DataType(said.as_int()) if said is not None else (out.dtype or ir.DataType.FLOAT)
+    dtype = ir.DataType(node.attributes.get_int("dtype", out.dtype or ir.DataType.FLOAT))
     shape = ir.Value(name=names.fresh("draws_shape"))
     half = ir.Value(name=names.fresh("draws_half"), type=ir.TensorType(dtype))
     value = ir.AttrTensor("value", ir.Tensor(np.full(1, 0.5).astype(dtype.numpy())))

@@ -200,7 +200,7 @@ class _FlowWalk:
         """Raise ModelError where a node normalizes with statistics over the batch."""
         if not self.reads_batch(node):
             return
-        mode = node.attributes.get("training_mode")
+        trains = bool(node.attributes.get_int("training_mode", 0))
         is_batch_norm = node.op_type == "BatchNormalization"
         what = f"node {node.name!r} ({node.op_type}) normalizes with "
         rest = (
@@ -209,7 +209,7 @@ class _FlowWalk:
             f"GroupNorm), or {NEXT_STEP}"
         )
         over_batch = operator_of(node.op_type, node.domain).over_batch
-        if over_batch or (is_batch_norm and mode is not None and mode.as_int()):
+        if over_batch or (is_batch_norm and trains):
             raise ModelError(f"{what}the statistics of the batch{rest}")
         for value in self._coupled(node) if is_batch_norm else ():
             raise ModelError(f"{what}statistics of the batch, {self._origin(value)}{rest}")

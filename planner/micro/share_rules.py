@@ -83,8 +83,7 @@ class Rules:
         axis = self.flow.axis.get(name)
         if axis is not None:
             rank = len(self.flow.types[name].shape)
-            said = node.attributes.get("axis")
-            along = -1 if said is None else said.as_int()
+            along = node.attributes.get_int("axis", -1)
             if node.op_type in ("Softmax", "LogSoftmax"):
                 ok = along % rank != axis
             else:
@@ -166,9 +165,9 @@ class Rules:
         return Known({a: e for a, e in share.items() if e}, is_total=True)
 
     def _axes(self, node: ir.Node, rank: int) -> set[int]:
-        given = node.attributes.get("axes")
+        given = node.attributes.get_ints("axes")
         if given is not None:
-            axes = [int(a) for a in given.as_ints()]
+            axes = [*given]
         elif len(node.inputs) > 1 and node.inputs[1] is not None:
             axes = _ints(node.inputs[1])
         else:

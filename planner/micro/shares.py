@@ -142,8 +142,7 @@ class _ShareWalk:
     def _constant(self, node: ir.Node) -> Known:
         """Return what is known of a node that depends neither on samples nor on the batch's size."""
         if node.op_type in ("Constant", "ConstantOfShape"):
-            value = node.attributes.get("value")
-            tensor = None if value is None else value.as_tensor()
+            tensor = node.attributes.get_tensor("value")
             empty = tensor is None and node.op_type == "ConstantOfShape"
             return ZERO if empty or is_zero(tensor) else PLAIN
         is_kept = share_of(node) in ("keeps", "linear", "view", "expands")

@@ -219,8 +219,7 @@ def _gemm(subject: Subject) -> Iterator[Way]:
 
 def _transpose(subject: Subject) -> Iterator[Way]:
     rank = len(subject.made)
-    found = subject.node.attributes.get("perm")
-    order = tuple(range(rank))[::-1] if found is None else tuple(found.as_ints())
+    order = subject.node.attributes.get_ints("perm", tuple(range(rank))[::-1])
     for axis in range(rank):
         yield Way(inputs=(order[axis],), outputs=(axis,))
 

@@ -78,8 +78,7 @@ class Subject:
 
     def integer(self, name: str, default: int = 0) -> int:
         """Return an integer attribute."""
-        found = self.node.attributes.get(name)
-        return default if found is None else found.as_int()
+        return self.node.attributes.get_int(name, default)
 
     def numbers(self, place: int, attribute: str = "") -> tuple[int, ...] | None:
         """Return the integers of an input or an attribute; () where neither is present, None where
@@ -87,5 +86,4 @@ class Subject:
         if self.has(place):
             found = self.constants.get(place)
             return None if found is None else tuple(int(v) for v in found.reshape(-1))
-        older = self.node.attributes.get(attribute) if attribute else None
-        return () if older is None else tuple(older.as_ints())
+        return tuple(self.node.attributes.get_ints(attribute, ()))

@@ -45,7 +45,9 @@ def _reorder_input(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     if image is None:
         return
     source, target, (batch, *rest) = image
-    height, width, channels = rest if _int(node, "channels_last") else (*rest[1:], rest[0])
+    height, width, channels = (
+        rest if node.attributes.get_int("channels_last", 0) else (*rest[1:], rest[0])
+    )
     stored = _channels_read(target)
     dims = [batch, channels if stored is None else stored, height, width]
     ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)
@@ -70,7 +72,7 @@ def _channels_read(value: ir.Value) -> int | None:
                 filters, each = weights.shape[0], weights.shape[1]
                 # depthwise, with a filter for each channel: both are padded alike
                 channels = filters if each == 1 else each
-                group = 1 if each == 1 else _int(node, "group", 1)
+                group = 1 if each == 1 else node.attributes.get_int("group", 1)
                 return group * channels if isinstance(channels, int) else None
     return None
 
@@ -80,21 +82,21 @@ def _reorder_output(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     if image is None:
         return
     source, target, (batch, _, height, width) = image
-    channels = _int(node, "channels")
-    last = _int(node, "channels_last")
+    channels = node.attributes.get_int("channels", 0)
+    last = node.attributes.get_int("channels_last", 0)
     dims = [batch, height, width, channels] if last else [batch, channels, height, width]
     ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)
 
 
 def _upsample(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     source, target = input_at(node, 0), output_at(node, 0)
-    scales = node.attributes.get("scales")
+    scales = node.attributes.get_ints("scales")
     if source is None or target is None:
         return
     if source.shape is None or scales is None:
         ctx.set_shape_and_dtype(target, None, source.dtype)
         return
-    dims = [dim * scale for dim, scale in zip(source.shape, scales.as_ints(), strict=True)]
+    dims = [dim * scale for dim, scale in zip(source.shape, scales, strict=True)]
     ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)
 
 
@@ -110,8 +112,3 @@ def _image(ctx: ShapeInferenceContext, node: ir.Node) -> tuple[ir.Value, ir.Valu
         ctx.set_shape_and_dtype(target, None, source.dtype)
         return None
     return source, target, source.shape
-
-
-def _int(node: ir.Node, name: str, default: int = 0) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()

@@ -23,11 +23,11 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
     def scan(ctx: ShapeInferenceContext, node: ir.Node) -> None:
         """Apply the library's rule where the state keeps its shape."""
-        body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
+        body, count = node.attributes.get_graph("body"), node.attributes.get_int("num_scan_inputs")
         if body is None or count is None or standard is None:
             return
-        states = node.inputs[: len(node.inputs) - count.as_int()]
-        if _keeps(states, body.as_graph().outputs):
+        states = node.inputs[: len(node.inputs) - count]
+        if _keeps(states, body.outputs):
             standard(ctx, node)
 
     registry.register("", "Scan", since_version=9)(scan)
@@ -35,8 +35,8 @@ def register(registry: OpShapeInferenceRegistry) -> None:
 
 def _if(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     """Infer the larger shape of the branches, dim by dim; nothing where their ranks differ."""
-    branches = [node.attributes.get(name) for name in ("then_branch", "else_branch")]
-    made = [b.as_graph().outputs for b in branches if b is not None]
+    branches = [node.attributes.get_graph(name) for name in ("then_branch", "else_branch")]
+    made = [b.outputs for b in branches if b is not None]
     for target, values in zip(node.outputs, zip(*made, strict=False), strict=False):
         if is_sequence(values[0]):
             _sequence(ctx, target, values)
@@ -89,10 +89,10 @@ def _loop(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     trip count makes at most that many slices: where a condition may end it, the shape is an upper
     bound.
     """
-    attribute = node.attributes.get("body")
-    if attribute is None:
+    body = node.attributes.get_graph("body")
+    if body is None:
         return
-    made = attribute.as_graph().outputs[1:]
+    made = body.outputs[1:]
     carried = node.inputs[2:]
     keeps = _keeps(carried, made)
     trips = None

@@ -143,8 +143,7 @@ def _split(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     data, lengths = input_at(node, 0), input_at(node, 1)
     if data is None or data.shape is None or lengths is None:
         return
-    attribute = node.attributes.get("axis")
-    axis = attribute.as_int() if attribute is not None else 0
+    axis = node.attributes.get_int("axis", 0)
     found = ctx.get_symbolic_value(lengths)
     for index, target in enumerate(node.outputs):
         shape = None

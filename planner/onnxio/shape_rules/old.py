@@ -20,9 +20,9 @@ def _slice(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     data = input_at(node, 0)
     if data is None or data.shape is None:
         return
-    starts, ends = (_numbers(node, name) for name in ("starts", "ends"))
+    starts, ends = (node.attributes.get_ints(name, ()) for name in ("starts", "ends"))
     dims = list(data.shape)
-    axes = _numbers(node, "axes") or range(len(starts))
+    axes = node.attributes.get_ints("axes") or range(len(starts))
     for axis, start, end in zip(axes, starts, ends, strict=False):
         size = dims[axis]
         dims[axis] = ctx.new_symbolic_dim()
@@ -33,8 +33,3 @@ def _slice(ctx: ShapeInferenceContext, node: ir.Node) -> None:
 
 def _within(place: int, size: int) -> int:
     return min(size, max(0, place + size if place < 0 else place))
-
-
-def _numbers(node: ir.Node, name: str) -> list[int]:
-    attribute = node.attributes.get(name)
-    return [] if attribute is None else list(attribute.as_ints())

@@ -113,7 +113,7 @@ def _split(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     whole, dtype = _shape(node.inputs[0]), _dtype(node.inputs[0])
     if whole is None or dtype is None or not whole:
         return
-    axis = _attribute(node, "axis", 0) % len(whole)
+    axis = node.attributes.get_int("axis", 0) % len(whole)
     split = node.inputs[1] if len(node.inputs) > 1 else None
     sizes: Sequence[int] | None = [1] * whole[axis]
     exact = True
@@ -121,7 +121,7 @@ def _split(ctx: ShapeInferenceContext, node: ir.Node) -> None:
         sizes, exact = _sizes(ctx, split, whole[axis])
     if sizes is None:
         return
-    keeps = split is not None or _attribute(node, "keepdims", 1)
+    keeps = split is not None or node.attributes.get_int("keepdims", 1)
     shapes = [(*whole[:axis], *((n,) if keeps else ()), *whole[axis + 1 :]) for n in sizes]
     # any split has the bytes of the whole, plus the rounding of each item
     size = rounded(whole, dtype) + len(shapes) * PAGE_BYTES
@@ -153,7 +153,7 @@ def _concat(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     most = _widened(items.shapes)
     if not most:
         return
-    axis, is_new = _attribute(node, "axis", 0), bool(_attribute(node, "new_axis", 0))
+    axis, is_new = node.attributes.get_int("axis", 0), bool(node.attributes.get_int("new_axis", 0))
     rank = len(most[0])
     axis %= rank + is_new
     dims = list(most[0])
@@ -217,8 +217,3 @@ def _number(ctx: ShapeInferenceContext, node: ir.Node, index: int, *, absent: in
     known = ctx.get_symbolic_value(value)
     first = known[0] if known is not None and len(known) == 1 else None
     return first if isinstance(first, int) else None
-
-
-def _attribute(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()

@@ -237,13 +237,11 @@ def _bytes(value: ir.Value | None, types: Types) -> int:
 
 
 def _scanned(node: ir.Node) -> int:
-    attribute = node.attributes.get("num_scan_inputs")
-    return 0 if attribute is None else attribute.as_int()
+    return node.attributes.get_int("num_scan_inputs", 0)
 
 
-def _axes(node: ir.Node, name: str, count: int) -> list[int]:
-    attribute = node.attributes.get(name)
-    return [0] * count if attribute is None else list(attribute.as_ints())
+def _axes(node: ir.Node, name: str, count: int) -> Sequence[int]:
+    return node.attributes.get_ints(name, [0] * count)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -155,13 +155,13 @@ def _has_same_bits(node: ir.Node, opset: int) -> bool:
     """
     if node.op_type == "MaxPool":
         return True
-    auto = node.attributes.get("auto_pad")
-    ceil = node.attributes.get("ceil_mode")
-    odd = ceil is not None and ceil.as_int() != 0
-    dilated = node.attributes.get("dilations")
-    odd = odd or (dilated is not None and any(d != 1 for d in dilated.as_ints()))
-    odd = odd or (auto is not None and auto.as_string() != "NOTSET")
-    return node.op_type == "AveragePool" and opset >= _SAME_BITS_SINCE and not odd
+    given = node.attributes
+    is_plain = (
+        given.get_int("ceil_mode", 0) == 0
+        and all(d == 1 for d in given.get_ints("dilations", ()))
+        and given.get_string("auto_pad", "NOTSET") == "NOTSET"
+    )
+    return node.op_type == "AveragePool" and opset >= _SAME_BITS_SINCE and is_plain
 
 
 def _is_laid_out(channels: int) -> bool:

@@ -54,8 +54,8 @@ def large_fills(model: ir.Model) -> tuple[Fill, ...]:
         if given is None or given.const_value is None or given in model.graph.inputs:
             continue
         shape = tuple(int(d) for d in given.const_value.numpy())
-        value = node.attributes.get("value")
-        element = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
+        value = node.attributes.get_tensor("value")
+        element = np.zeros(1, np.float32) if value is None else value.numpy()
         if math.prod(shape) * element.itemsize >= LARGE_BYTES:
             key = shape, element.dtype.name, element.tobytes()
             found.setdefault(key, []).append(str(node.outputs[0].name))

@@ -21,6 +21,7 @@ that have no kernel, and their fusions change which kernels are needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import onnx_ir as ir
@@ -32,18 +33,6 @@ from planner.targets import Target
 from planner.targets.backend import backend_of
 
 SMALL_INITIALIZER_ELEMENTS = 100
-
-_STAYS_ON_DEVICE = frozenset(
-    {
-        ir.DataType.FLOAT16,
-        ir.DataType.BFLOAT16,
-        ir.DataType.FLOAT8E4M3FN,
-        ir.DataType.FLOAT8E4M3FNUZ,
-        ir.DataType.FLOAT8E5M2,
-        ir.DataType.FLOAT8E5M2FNUZ,
-        ir.DataType.FLOAT4E2M1,
-    }
-)
 
 
 def assumed_placement(
@@ -61,7 +50,8 @@ def assumed_placement(
     """
     table, declines = kernel_table(target), backend_of(target).declines
     has_kernel = {
-        node: _has_kernel(node, _opset(model, node), types, table) and not declines(node)
+        node: _has_kernel(node, model.opset_imports.get(node.domain, 1), types, table)
+        and not declines(node)
         for node in model.graph
     }
     on_cpu = _cpu_preferred(model, types, has_kernel, table)
@@ -90,10 +80,6 @@ def _of_kernel(
     if not table.serving(op_type, domain, opset):
         return ()
     return indices.get(("" if domain == "ai.onnx" else domain, op_type), ())
-
-
-def _opset(model: ir.Model, node: ir.Node) -> int:
-    return model.opset_imports.get(node.domain, 1)
 
 
 def _dtype(value: ir.Value, types: Mapping[str, ValueType]) -> ir.DataType:
@@ -168,10 +154,15 @@ def _lets_go(
     graph: ir.Graph,
 ) -> bool:
     """Tell whether this input would allow its node to run on the CPU."""
-    if value is None or _dtype(value, types) in _STAYS_ON_DEVICE:
+    if value is None:
+        return False
+    dtype = _dtype(value, types)
+    if dtype.is_floating_point() and dtype.bitwidth <= 16:
         return False
     if is_constant(value):
-        return _elements(value, types) <= SMALL_INITIALIZER_ELEMENTS
+        known = value.const_value
+        size = math.prod(types[str(value.name)].shape) if known is None else known.size
+        return size <= SMALL_INITIALIZER_ELEMENTS
     if value.is_graph_input():
         return True
     return value in on_host and not wanted_on_host
@@ -182,12 +173,3 @@ def is_constant(value: ir.Value) -> bool:
     nodes."""
     producer = value.producer()
     return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
-
-
-def _elements(value: ir.Value, types: Mapping[str, ValueType]) -> int:
-    if value.const_value is not None:
-        return value.const_value.size
-    count = 1
-    for dim in types[str(value.name)].shape:
-        count *= dim
-    return count

@@ -24,31 +24,9 @@ import onnx_ir as ir
 from planner.targets import Target
 
 _ONNX = frozenset({"", "ai.onnx"})
-_SHORT = {
-    "bool": ir.DataType.BOOL,
-    "str": ir.DataType.STRING,
-    "f16": ir.DataType.FLOAT16,
-    "f32": ir.DataType.FLOAT,
-    "f64": ir.DataType.DOUBLE,
-    "bf16": ir.DataType.BFLOAT16,
-    "f8e4m3fn": ir.DataType.FLOAT8E4M3FN,
-    "f8e4m3fnuz": ir.DataType.FLOAT8E4M3FNUZ,
-    "f8e5m2": ir.DataType.FLOAT8E5M2,
-    "f8e5m2fnuz": ir.DataType.FLOAT8E5M2FNUZ,
-    "f4e2m1": ir.DataType.FLOAT4E2M1,
-    "i4": ir.DataType.INT4,
-    "u4": ir.DataType.UINT4,
-    "i8": ir.DataType.INT8,
-    "i16": ir.DataType.INT16,
-    "i32": ir.DataType.INT32,
-    "i64": ir.DataType.INT64,
-    "u8": ir.DataType.UINT8,
-    "u16": ir.DataType.UINT16,
-    "u32": ir.DataType.UINT32,
-    "u64": ir.DataType.UINT64,
-    "c64": ir.DataType.COMPLEX64,
-    "c128": ir.DataType.COMPLEX128,
-}
+_NAMES = {"bool": "b8", "str": "s"}
+"""onnx_ir's short names of types that the tables name otherwise."""
+
 _ANY = "bf16,bool,f16,f32,f64,i8,i16,i32,i64,u8,u16,u32,u64"
 
 
@@ -148,5 +126,5 @@ def _constraint(text: str) -> Constraint:
     names = (_ANY if types == "any" else types).split(",")
     return Constraint(
         at=tuple((place[0] == "o", int(place[1:])) for place in at.split("|")),
-        types=frozenset(_SHORT[name] for name in names),
+        types=frozenset(ir.DataType.from_short_name(_NAMES.get(n, n)) for n in names),
     )
