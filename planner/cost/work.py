@@ -85,11 +85,6 @@ def _flops(cost: Cost, op: Operation, inputs: list[Tensor], outputs: list[Tensor
             return 0
 
 
-def has_rule(op_type: str, domain: str) -> bool:
-    """Tell whether the arithmetic of an operator is known."""
-    return operator_of(op_type, domain).cost is not None
-
-
 def _largest(tensors: list[Tensor]) -> int:
     return max((math.prod(t.shape) for t in tensors), default=0)
 

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
-from planner.plan.planfile import Pool
 from planner.running.asked import Asked, Merged, merged
 from planner.running.capture import with_capture
 from planner.running.outcome import Job, Outcome, Status
@@ -102,11 +101,7 @@ class Opener:
             needs.check_here()
             self._compare_budget(asked, needs)
             if pool is not None:
-                needs = replace(
-                    needs,
-                    arena=None,
-                    pool=Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True),
-                )
+                needs = needs.in_pool(pool)
             if self._wanted.graph_capture:
                 needs = with_capture(needs, planned.model)
             found = merged(planned, needs)

@@ -1,17 +1,4 @@
-"""Session options of a file that planner wrote, from the needs in its metadata.
-
-    pkg.planner.target               the device that it was written for
-    pkg.planner.provider_options     options of that device's provider
-    pkg.planner.optimization_level   "disabled" where it was planned as it is; ALL without
-    pkg.planner.execution_order      "priority" where it was planned for that; ONNX Runtime's own without
-    pkg.planner.packed               "0" where kernels must not pack constant weights
-    pkg.planner.arena                the arena in which it runs, on a device with one
-    pkg.planner.pool                 the pool in which it runs on the CPU (`planner.native`)
-    pkg.planner.block_channels       block size of its weights' layout, which belongs to a processor
-    pkg.planner.assumed              "1" where it was made without its device's provider
-    pkg.planner.needs                needs of planner's native library: "planner.swap 1",
-                                     "planner.fused 1"
-    pkg.planner.disk_bytes           bytes of the file for its swaps, where they go to a disk
+"""Session options of a file that planner wrote, from the needs in its metadata (`planner.targets.keys`).
 
 No file is opened with memory pattern or buffer reuse, which hold more than the live bytes.
 `session_options` makes options for a script; `planner run` sets them on a script's own.
@@ -23,6 +10,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,6 +35,7 @@ from planner.targets.keys import (
     POOL_KEY,
     TARGET_KEY,
 )
+from planner.units import parse_bytes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -101,7 +90,6 @@ class Needs:
 
     Attributes:
         where: the file, for messages.
-        by_planner: whether planner wrote the file, by its metadata.
         target: the target that it was written for, with the provider options that it asks for.
         level: level of ONNX Runtime's optimizations.
         order: the session's execution order.
@@ -116,7 +104,6 @@ class Needs:
     """
 
     where: str
-    by_planner: bool
     target: Target
     level: Literal["all", "disabled"] = "all"
     order: Literal["default", "priority"] = "default"
@@ -156,6 +143,15 @@ class Needs:
             for name, needed, default in (*attributes, *entries)
         )
 
+    def in_pool(self, size: str) -> Needs:
+        """Return the needs with a pool of exactly this size, "24GB", in place of the file's.
+
+        Raises:
+            UsageError: the size cannot be parsed.
+        """
+        pool = Pool(bytes=parse_bytes(size, what="pool"), is_proved=True)
+        return replace(self, arena=None, pool=pool)
+
     @property
     def why_not_settled(self) -> str:
         """Return what is left to do before the file runs as its plan says; "" if nothing is."""
@@ -187,17 +183,17 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
             for another device.
     """
     where, props = _name(model), metadata_of(model)
-    one_of = _Choices(props, where)
+    one_of = partial(_one_of, props, where)
+    budget = props.get(_BUDGET_KEY, "")
     return Needs(
         where=where,
-        by_planner=TARGET_KEY in props,
         target=_target_of(where, props, device),
         level="all" if one_of(LEVEL_KEY, "disabled") is None else "disabled",
         order="default" if one_of(ORDER_KEY, "priority") is None else "priority",
         packed=one_of(PACKED_KEY, "0", "1") != "0",
         arena=_arena(props[ARENA_KEY], where) if ARENA_KEY in props else None,
         pool=_pool(props[POOL_KEY], where) if POOL_KEY in props and has_pool() else None,
-        budget_bytes=_budget(props.get(_BUDGET_KEY)),
+        budget_bytes=int(budget) if budget.isascii() and budget.isdigit() else None,
         assumed=one_of(ASSUMED_KEY, "1") is not None,
         library=one_of(NEEDS_KEY, *NEEDS) is not None,
         disk_bytes=disk_bytes_of(props, where),
@@ -270,13 +266,10 @@ def session_options(
 def _as_asked(needs: Needs, arena: str | None, pool: str | None) -> Needs:
     """Return the file's needs with the arena or pool that the caller asks for, as in
     `session_options`."""
-    from planner.units import parse_bytes
-
     if pool is not None:
         if arena is not None:
             raise UsageError("a session has an arena or a pool, not both")
-        asked = Pool(bytes=parse_bytes(pool, what="pool"), is_proved=True)
-        needs = replace(needs, arena=None, pool=asked)
+        needs = needs.in_pool(pool)
     elif needs.pool is not None:
         # results that a script keeps lie in the pool too
         needs = replace(needs, pool=replace(needs.pool, is_proved=False))
@@ -323,20 +316,14 @@ def _name(model: Path | str | bytes) -> str:
     return "the model given as bytes" if isinstance(model, bytes) else str(model)
 
 
-@dataclass(frozen=True, slots=True)
-class _Choices:
-    """Returns a key's value, one of those that planner writes; None where the file has none."""
-
-    props: Mapping[str, str]
-    where: str
-
-    def __call__(self, key: str, *known: str) -> str | None:
-        value = self.props.get(key)
-        if value is not None and value not in known:
-            raise UsageError(
-                f"{self.where}: its metadata {key} is {shown(value)}, which this version does not know"
-            )
-        return value
+def _one_of(props: Mapping[str, str], where: str, key: str, *known: str) -> str | None:
+    """Return a key's value, one of those that planner writes; None where the file has none."""
+    value = props.get(key)
+    if value is not None and value not in known:
+        raise UsageError(
+            f"{where}: its metadata {key} is {shown(value)}, which this version does not know"
+        )
+    return value
 
 
 def _target_of(where: str, props: Mapping[str, str], device: str | None) -> Target:
@@ -383,7 +370,3 @@ def _pool(text: str, where: str) -> Pool:
     if not 0 < found.bytes <= MAX_BYTES:
         raise UsageError(f"{where} is not {what}: {shown(text)}")
     return found
-
-
-def _budget(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None

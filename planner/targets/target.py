@@ -86,8 +86,7 @@ class Target:
             where it has none.
         keep_on_cpu: operators that the provider claims but cannot run, with the number of outputs from
             which it cannot; `keep_option` is the provider option that names their nodes.
-        cap: "arena" (a registered CPU arena), "driver" (a driver that counts), "arena_on_device"
-            (an arena that is registered for the device).
+        is_arena: whether all memory on the device lies in an arena of ONNX Runtime's.
         memory: ONNX Runtime's name of the device's memory (core/framework/allocator.h); "" where inputs
             and outputs are not bound there. Bindings write it in small letters.
         waits: environment variables of a process in which each launch waits for its kernel, which timing
@@ -122,7 +121,7 @@ class Target:
     capture: str = ""
     keep_on_cpu: Mapping[str, int] = field(default_factory=dict)
     keep_option: str = ""
-    cap: Literal["arena", "driver", "arena_on_device"] = "arena"
+    is_arena: bool = False
     memory: str = ""
     waits: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
@@ -134,8 +133,3 @@ class Target:
     def is_host(self) -> bool:
         """Whether it is the host's own processor alone."""
         return not self.own_memory and not self.everywhere
-
-    @property
-    def is_arena(self) -> bool:
-        """Whether all memory on the device lies in an arena of ONNX Runtime's."""
-        return self.cap == "arena_on_device"

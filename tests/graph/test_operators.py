@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 from onnx import defs
 
-from planner.cost import work
 from planner.graph.effects import Effect, effect_of
 from planner.graph.operators import row as rows_of
 from planner.graph.operators.contrib import CONTRIB
@@ -85,7 +84,7 @@ def test_of_an_unknown_operator_nothing_is_told(op_type: str, domain: str, effec
     assert view_input(op_type, domain) is None  # a buffer of its own for each output
     assert inplace_pairs(op_type, domain, "float") == alias_pairs(op_type, domain) == ()
     assert written_inputs(op_type, domain, True) == ()
-    assert not work.has_rule(op_type, domain)
+    assert operator_of(op_type, domain).cost is None
 
 
 def test_rooms_have_the_rules_that_rows_name_and_no_others() -> None:

@@ -12,7 +12,7 @@ from planner.runtime.opened import Arena, Needs
 from planner.targets import HOST, target_named
 from planner.targets.cuda import CUDA
 
-CUDA_FILE = Needs(where="m.onnx", by_planner=True, target=CUDA, props={})
+CUDA_FILE = Needs(where="m.onnx", target=CUDA, props={})
 CPU_FILE = replace(CUDA_FILE, target=HOST)
 ANYWHERE = replace(CUDA_FILE, target=target_named("any"))
 BOTH = [CUDA.provider, HOST.provider]

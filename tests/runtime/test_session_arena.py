@@ -72,10 +72,10 @@ import numpy as np
 import onnxruntime as ort
 from planner.runtime import options as options_of
 from planner.runtime.options import Opening, buffer_model, cap_arena
-from planner.targets import HOST, target_named
+from planner.targets import HOST
 
 # the CPU's arena, opened as a device's
-device = replace(HOST, own_memory=True, cap=target_named("cuda").cap, memory="Cpu")
+device = replace(HOST, own_memory=True, is_arena=True, memory="Cpu")
 
 options_of.MAX_FIRST_REGION = int(sys.argv[1])  # in place of 2 GiB
 for region in map(int, sys.argv[2:]):

@@ -28,6 +28,7 @@ from planner.errors import InfeasibleBudgetError, ModelError, PlannerError, Usag
 from planner.export.trace.lending import Kept
 from planner.export.training import ExportedGraph
 from planner.runtime.opened import needs_of
+from planner.targets.keys import TARGET_KEY
 from planner.torch import Step, making
 
 X = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
@@ -574,7 +575,8 @@ def test_a_planned_step_trains_as_pytorch_does_and_its_plan_is_kept(kept_plans: 
 
     step = step_of(module)
     needs = needs_of(step.model_path)
-    assert needs.by_planner and needs.pool is not None and not needs.pool.is_proved
+    assert TARGET_KEY in needs.props
+    assert needs.pool is not None and not needs.pool.is_proved
     written = Path(step.model_path).stat().st_mtime_ns
     again = step_of(mlp())
     assert again.model_path == step.model_path

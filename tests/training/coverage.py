@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from onnx_shape_inference import registry
 
-from planner.cost.work import has_rule
 from planner.graph import rules
 from planner.graph.effects import effect_of
+from planner.graph.operators.table import operator_of
 from planner.onnxio import shape_rules
 from tests.graph.ort_cases import cases as stock_cases
 from tests.training.cases import cases as training_cases
@@ -59,13 +60,14 @@ class Covered:
 def covered(key: Key) -> Covered:
     """Look an operator up in planner's tables."""
     domain, op_type, version = key
+    shape_rules.register()
     measured = {(c.domain, c.op_type) for _, c in (*stock_cases(), *training_cases())}
     shares = rules.view_input(op_type, domain), rules.inplace_pairs(op_type, domain, "float")
     return Covered(
         domain=domain,
         op_type=op_type,
-        shape=shape_rules.has_rule(domain, op_type, version),
-        flops=has_rule(op_type, domain),
+        shape=registry.get(domain, op_type, version=version) is not None,
+        flops=operator_of(op_type, domain).cost is not None,
         effect=effect_of(op_type, domain, {}, training=True).is_known,
         in_place=(domain, op_type) in measured
         or op_type in EXPANDED

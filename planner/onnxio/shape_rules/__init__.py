@@ -28,12 +28,6 @@ from planner.onnxio.shape_rules import (
 )
 
 
-def has_rule(domain: str, op_type: str, version: int) -> bool:
-    """Tell whether the result's shape of an operator can be inferred."""
-    register()
-    return registry.get(domain, op_type, version=version) is not None
-
-
 @functools.cache
 def register() -> None:
     """Register all rules, once."""

@@ -45,9 +45,8 @@ def _reorder_input(ctx: ShapeInferenceContext, node: ir.Node) -> None:
     if image is None:
         return
     source, target, (batch, *rest) = image
-    height, width, channels = (
-        rest if node.attributes.get_int("channels_last", 0) else (*rest[1:], rest[0])
-    )
+    last = node.attributes.get_int("channels_last", 0)
+    height, width, channels = rest if last else (*rest[1:], rest[0])
     stored = _channels_read(target)
     dims = [batch, channels if stored is None else stored, height, width]
     ctx.set_shape_and_dtype(target, ir.Shape(dims), source.dtype)

@@ -86,7 +86,7 @@ def as_written(path: Path) -> Needs:
     try:
         metadata_of(path)
     except UsageError:  # loading the file reports the fault
-        return Needs(where=str(path), by_planner=False, target=HOST, props={})
+        return Needs(where=str(path), target=HOST, props={})
     return needs_of(path)
 
 

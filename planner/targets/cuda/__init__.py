@@ -80,7 +80,7 @@ CUDA = Target(
     always_sums=frozenset({"ReduceMean", "ReduceSum", "ReduceSumSquare"}),
     fused=FUSED,
     capture="enable_cuda_graph",
-    cap="arena_on_device",
+    is_arena=True,
     memory="Cuda",
     waits={"CUDA_LAUNCH_BLOCKING": "1"},  # CUDA C++ Programming Guide, environment variables
     # providers/cuda/cuda_allocator.cc

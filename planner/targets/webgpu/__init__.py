@@ -48,7 +48,6 @@ WEBGPU = Target(
     # "The Indices output is not supported yet" (providers/webgpu/nn/pool.cc)
     keep_on_cpu={"MaxPool": 2},
     keep_option="forceCpuNodeNames",
-    cap="driver",
     memory="WebGPU_Buf",
     # as measured
     refusals={"Invalid Buffer": "the device refused a buffer, for want of memory ({message})"},
