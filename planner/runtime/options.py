@@ -130,11 +130,10 @@ def hold_no_more(options: ort.SessionOptions) -> None:
 
 
 def stop_spinning(options: ort.SessionOptions) -> None:
-    """Prepare a session for timing beside others in one process.
+    """Prepare a session for running beside other work in one process.
 
-    Threads of a pool spin for a while after a run, on the cores that the next session's run needs; these
-    stop at once (`session.force_spinning_stop` in
-    core/session/onnxruntime_session_options_config_keys.h).
+    Threads of a pool spin for a while after a run, on the cores that the other work needs; these stop at
+    once (`session.force_spinning_stop` in core/session/onnxruntime_session_options_config_keys.h).
     """
     options.add_session_config_entry("session.force_spinning_stop", "1")
 

@@ -18,11 +18,10 @@ from planner.errors import ModelError, UsageError
 from planner.export.draws import Draw
 from planner.export.write.dtypes import as_real, torch_dtype
 from planner.running.classes import open_session
+from planner.runtime.messages import first_line
+from planner.runtime.options import stop_spinning
 
 _CPU = "cpu"
-
-_STOP_SPINNING = "session.force_spinning_stop"
-"""Session option key (core/session/onnxruntime_session_options_config_keys.h)."""
 
 
 class DimSizes(dict[str, int]):
@@ -117,7 +116,7 @@ class TensorSession:
     def __init__(self, path: Path) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.add_session_config_entry(_STOP_SPINNING, "1")
+        stop_spinning(options)
         self._session = open_session(path, options)
         self._lock = threading.Lock()
 
@@ -147,5 +146,4 @@ class TensorSession:
             with self._lock:
                 self._session.run_with_iobinding(binding)
         except Exception as error:
-            said = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ModelError(f"ONNX Runtime does not run the step: {said}") from error
+            raise ModelError(f"ONNX Runtime does not run the step: {first_line(error)}") from error

@@ -7,7 +7,6 @@ import ctypes
 import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import onnx
@@ -94,28 +93,12 @@ def step(
         random="inputs",
         check=check,
     )
-    of_call = partial(_step_of, module, loss_fn, autocast)
-    traced, _ = of_call(example_inputs, targets)
-    job = _job(graph, budget, time_limit_s=time_limit_s, verify=verify)
-    made = _made(graph, traced, _planned(graph, job))
+    traced, _ = step_of(module, example_inputs, loss_fn, targets, autocast)
+    path = _planned(graph, budget, time_limit_s=time_limit_s, verify=verify)
+    made = _made(graph, traced, path)
     del graph, traced
     _give_back()
-    return Step(made, of_call)
-
-
-def _job(graph: ExportedGraph, budget: str, *, time_limit_s: float, verify: bool) -> Job:
-    """Describe the planning job, at the sizes of the examples."""
-    return Job(
-        model="",
-        folder="",
-        budget=budget,
-        dims=_sizes(graph),
-        device="cpu",
-        order="default",
-        ort_optimize=True,
-        time_limit_s=time_limit_s,
-        verify=verify,
-    )
+    return Step(made, lambda inputs, targets: step_of(module, inputs, loss_fn, targets, autocast))
 
 
 def _check_place(module: nn.Module) -> None:
@@ -132,16 +115,6 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _step_of(
-    module: nn.Module,
-    loss_fn: Loss | None,
-    autocast: torch.dtype | None,
-    inputs: Given,
-    targets: Given,
-) -> tuple[TrainingStep, dict[str, torch.Tensor]]:
-    return step_of(module, inputs, loss_fn, targets, autocast)
-
-
 def _sizes(graph: ExportedGraph) -> Mapping[str, int]:
     """Return the sizes of the open dims in the examples."""
     found: dict[str, int] = {}
@@ -154,12 +127,24 @@ def _sizes(graph: ExportedGraph) -> Mapping[str, int]:
     return found
 
 
-def _planned(graph: ExportedGraph, job: Job) -> Path:
-    """Plan the graph, and return the path of the rewritten file, which outlives this process."""
+def _planned(graph: ExportedGraph, budget: str, *, time_limit_s: float, verify: bool) -> Path:
+    """Plan the graph at the sizes of the examples, and return the path of the rewritten file, which
+    outlives this process."""
     with temporary_folder() as folder:
         path = folder / "step.onnx"
         graph.save(path, sidecar=True)
-        outcome = planned(replace(job, model=str(path)), lambda: None)
+        job = Job(
+            model=str(path),
+            folder="",
+            budget=budget,
+            dims=_sizes(graph),
+            device="cpu",
+            order="default",
+            ort_optimize=True,
+            time_limit_s=time_limit_s,
+            verify=verify,
+        )
+        outcome = planned(job, lambda: None)
     if outcome.status is Status.REFUSED:
         raise _ERRORS.get(outcome.code, PlannerError)(outcome.reason)
     return Path(outcome.model)

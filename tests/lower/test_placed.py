@@ -46,7 +46,9 @@ def lowered(
     plain = normalize(loaded)
     here = on_cpu([str(node.name) for node in plain.graph])
     on_device = {str(node.name): node.name not in here for node in plain.graph}
-    model = with_borders(plain, on_device, lambda op, *_: (1,) if op == "Reshape" else ())
+    model = with_borders(
+        plain, on_device, lambda op, *_: (1,) if op == "Reshape" else (), lambda *_: ()
+    )
     placement = Placement(on_cpu=frozenset(here), inplace=WEBGPU.inplace)
     graph = analysed_graph(model, {}, placement=placement)
     form = formulation_of(graph)

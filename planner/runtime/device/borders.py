@@ -34,15 +34,11 @@ Indices = Callable[[str, str, int], Collection[int]]
 """Returns the inputs or outputs in host memory of (op_type, domain, opset)."""
 
 
-def _none(op_type: str, domain: str, opset: int) -> Collection[int]:
-    return ()
-
-
 def with_borders(
     model: ir.Model,
     on_device: Mapping[str, bool],
     host_inputs: Indices,
-    host_outputs: Indices = _none,
+    host_outputs: Indices,
 ) -> ir.Model:
     """Return a clone with a copy at every border; one per value and direction.
 
@@ -93,7 +89,7 @@ class Sides:
         model: ir.Model,
         on_device: Mapping[str, bool],
         host_inputs: Indices,
-        host_outputs: Indices = _none,
+        host_outputs: Indices,
     ) -> None:
         self._opsets = model.opset_imports
         self._on_device = on_device

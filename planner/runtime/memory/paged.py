@@ -88,7 +88,6 @@ class PagedPool:
         _by_longest: heaps of pages by their longest span; an outdated entry stays until it is met.
     """
 
-    page_bytes: int = PAGE_BYTES
     piece_bytes: int = PIECE_BYTES
     requested: int = 0
     pages: int = 0
@@ -99,23 +98,23 @@ class PagedPool:
     @property
     def in_use(self) -> int:
         """Bytes of the pages in use."""
-        return self.pages * self.page_bytes
+        return self.pages * PAGE_BYTES
 
     @property
     def held(self) -> int:
         """Bytes of the most pages that were in use."""
-        return self.pages_most * self.page_bytes
+        return self.pages_most * PAGE_BYTES
 
     def allocate(self, size: int) -> Taken:
         """Take a buffer."""
         self.requested += size
-        if size >= self.page_bytes:
-            self._grow(_units(size, self.page_bytes))
+        if size >= PAGE_BYTES:
+            self._grow(_units(size, PAGE_BYTES))
             return Taken(size)
         count = _units(size, self.piece_bytes)
         page = self._first(count)
         if page is None:
-            page = _Shared(next(self._numbers), [(0, self.page_bytes // self.piece_bytes)])
+            page = _Shared(next(self._numbers), [(0, PAGE_BYTES // self.piece_bytes)])
             self._grow(1)
         start = page.take(count)
         self._list(page)
@@ -126,10 +125,10 @@ class PagedPool:
         self.requested -= taken.bytes
         page = taken.shared
         if page is None:
-            self.pages -= _units(taken.bytes, self.page_bytes)
+            self.pages -= _units(taken.bytes, PAGE_BYTES)
             return
         page.put(taken.start, _units(taken.bytes, self.piece_bytes))
-        if page.spans == [(0, self.page_bytes // self.piece_bytes)]:
+        if page.spans == [(0, PAGE_BYTES // self.piece_bytes)]:
             page.spans.clear()
             self.pages -= 1
         self._list(page)
@@ -158,7 +157,6 @@ def pool_bytes(
     order: Sequence[OpId],
     *,
     threads: int,
-    page_bytes: int = PAGE_BYTES,
     host_in_pool: bool = False,
 ) -> int:
     """Return the bytes of the smallest pool on the CPU in which a step of `order` runs.
@@ -170,7 +168,7 @@ def pool_bytes(
         host_in_pool: count outputs that are stored on the host as well, as the CPU's pool holds them.
     """
     demand = demand_under_cap(graph, order, threads=threads, host_in_arena=host_in_pool)
-    pool = PagedPool(page_bytes=page_bytes)
+    pool = PagedPool()
     for size in (*demand.reserved, *small_packed_sizes(graph), *demand.fed):
         pool.allocate(size)
     run_step(order, graph, demand, pool)

@@ -174,15 +174,12 @@ class _BufferCache:
         self._waiting.clear()
 
 
-def live_ranges(
-    graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool = True
-) -> tuple[StorageRange, ...]:
+def live_ranges(graph: TrainingGraph, order: Sequence[OpId]) -> tuple[StorageRange, ...]:
     """Return the storage that a run of `order` allocates on the device, in the order of its requests.
 
-    Args:
-        reuse: `enable_mem_reuse`: ONNX Runtime gives a freed tensor's buffer to one of the same shape.
+    A freed tensor's buffer goes to one of the same shape (`enable_mem_reuse`).
     """
-    placement = place(graph, order, reuse=reuse, host_in_arena=False)
+    placement = place(graph, order, reuse=True, host_in_arena=False)
     freed = {
         tensor: step + 1 for step, tensors in enumerate(placement.freed_after) for tensor in tensors
     }
@@ -215,16 +212,14 @@ def submits(graph: TrainingGraph, order: Sequence[OpId]) -> frozenset[int]:
     return frozenset(found)
 
 
-def forecast_buckets(
-    graph: TrainingGraph, order: Sequence[OpId], *, reuse: bool = True
-) -> ArenaForecast:
+def forecast_buckets(graph: TrainingGraph, order: Sequence[OpId]) -> ArenaForecast:
     """Predict the storage buffers of a session of `graph` on WebGPU that runs its nodes in `order`.
 
     Every tensor without `on_host` counts as on the device: the caller marks outputs of CPU nodes, and
     inputs and initializers that only the host reads.
     """
     return predict(
-        live_ranges(graph, order, reuse=reuse),
+        live_ranges(graph, order),
         fed=fed_bytes(graph),
         initializers=initializer_bytes(graph),
         submits=submits(graph, order),

@@ -29,7 +29,7 @@ def test_a_value_made_on_the_device_is_copied_once_for_all_readers_on_the_host()
     a = op("a", "Relu", x, shape=(4,))
     b, c = (op(name, "Neg", a.outputs[0], shape=(4,)) for name in "bc")
     model = model_of([x], [b.outputs[0], c.outputs[0]], [a, b, c])
-    found = with_borders(model, {"a": True, "b": False, "c": False}, no_host)
+    found = with_borders(model, {"a": True, "b": False, "c": False}, no_host, no_host)
     assert copies(found) == [(TO_HOST, "a:out", "a:out__on_host")]
     assert reads(found, "b") == reads(found, "c") == ["a:out__on_host"]
 
@@ -39,7 +39,7 @@ def test_a_value_made_on_the_host_is_copied_once_for_all_readers_on_the_device()
     a = op("a", "Relu", x, shape=(4,))
     nodes = [op(name, "Neg", a.outputs[0], shape=(4,)) for name in "bcd"]
     model = model_of([x], [n.outputs[0] for n in nodes], [a, *nodes])
-    found = with_borders(model, {"a": False, "b": False, "c": True, "d": True}, no_host)
+    found = with_borders(model, {"a": False, "b": False, "c": True, "d": True}, no_host, no_host)
     assert copies(found) == [(FROM_HOST, "a:out", "a:out__on_device")]
     assert reads(found, "b") == ["a:out"]
     assert reads(found, "c") == reads(found, "d") == ["a:out__on_device"]
@@ -51,7 +51,7 @@ def test_a_graph_input_is_copied_only_where_both_sides_read_it() -> None:
     a = op("a", "Add", x, y, shape=(4,))
     b = op("b", "Add", x, z, shape=(4,))
     model = model_of([x, y, z], [a.outputs[0], b.outputs[0]], [a, b])
-    found = with_borders(model, {"a": True, "b": False}, no_host)
+    found = with_borders(model, {"a": True, "b": False}, no_host, no_host)
     assert copies(found) == [(FROM_HOST, "x", "x__on_device")]
     assert reads(found, "a") == ["x__on_device", "y"]
     assert reads(found, "b") == ["x", "z"]
@@ -66,7 +66,7 @@ def test_an_initializer_and_a_constant_are_never_copied() -> None:
     ]
     model = model_of([x], [n.outputs[0] for n in nodes], [k, *nodes], [w])
     placement = {str(n.name): str(n.name).startswith("d") for n in nodes} | {"k": False}
-    found = with_borders(model, placement, no_host)
+    found = with_borders(model, placement, no_host, no_host)
     assert [source for _, source, _ in copies(found)] == ["x"]
 
 
@@ -75,8 +75,8 @@ def test_a_graph_output_made_on_the_device_keeps_its_name_there() -> None:
     a = op("a", "Relu", x, shape=(4,))
     b = op("b", "Neg", a.outputs[0], shape=(4,))
     model = model_of([x], [a.outputs[0], b.outputs[0]], [a, b])
-    assert not copies(with_borders(model, {"a": True, "b": True}, no_host))
-    found = with_borders(model, {"a": True, "b": False}, no_host)
+    assert not copies(with_borders(model, {"a": True, "b": True}, no_host, no_host))
+    found = with_borders(model, {"a": True, "b": False}, no_host, no_host)
     assert [v.name for v in found.graph.outputs] == ["a:out", "b:out"]
     assert found.graph.outputs[0].producer().op_type == "Relu"  # type: ignore[union-attr]
     assert reads(found, "b") == ["a:out__on_host"]
@@ -87,8 +87,8 @@ def test_an_input_that_a_device_kernel_reads_in_host_memory_is_a_read_on_the_hos
     a = op("a", "Relu", x, shape=(4,))
     b = op("b", "Add", y, a.outputs[0], shape=(4,))
     model = model_of([x, y], [b.outputs[0]], [a, b])
-    assert not copies(with_borders(model, {"a": False, "b": True}, second_of_add))
-    found = with_borders(model, {"a": True, "b": True}, second_of_add)
+    assert not copies(with_borders(model, {"a": False, "b": True}, second_of_add, no_host))
+    found = with_borders(model, {"a": True, "b": True}, second_of_add, no_host)
     assert copies(found) == [(TO_HOST, "a:out", "a:out__on_host")]
     assert reads(found, "b") == ["y", "a:out__on_host"]
 
@@ -113,7 +113,7 @@ def test_copies_of_the_file_are_borders_already() -> None:
     device = op("device", "Neg", back.outputs[0], shape=(4,))
     model = model_of([x], [host.outputs[0], device.outputs[0]], [a, out, back, host, device])
     placement = {"a": True, "out": True, "back": True, "host": False, "device": True}
-    assert listing(with_borders(model, placement, no_host)) == listing(model)
+    assert listing(with_borders(model, placement, no_host, no_host)) == listing(model)
 
 
 def test_names_are_unique_and_types_and_shapes_are_the_values() -> None:
@@ -121,7 +121,7 @@ def test_names_are_unique_and_types_and_shapes_are_the_values() -> None:
     a = op("a", "Relu", x, shape=(4, 2))
     b = op("b", "Add", a.outputs[0], taken, shape=(4, 2))
     model = model_of([x, taken], [b.outputs[0]], [a, b])
-    found = with_borders(model, {"a": True, "b": False}, no_host)
+    found = with_borders(model, {"a": True, "b": False}, no_host, no_host)
     ((_, _, name),) = copies(found)
     assert name == "a:out__on_host_2"
     (copy,) = (n for n in found.graph if n.op_type == TO_HOST)
