@@ -88,10 +88,7 @@ class ValueType:
     @property
     def bytes(self) -> int:
         """The size in bytes, with sub-byte types packed."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return -(-count * bits_of(self.dtype) // 8)
+        return -(-math.prod(self.shape) * bits_of(self.dtype) // 8)
 
     @property
     def called(self) -> str:

@@ -100,7 +100,8 @@ def load_model(path: Path, *, dims: Mapping[str, int] | None = None) -> LoadedMo
     if model.functions:
         model = InlinePass()(model).model
     bound = bound_dims(model, path, dims or {})
-    external = any(isinstance(v.const_value, ir.ExternalTensor) for v in _initializers(model))
+    initializers = model.graph.initializers.values()
+    external = any(isinstance(v.const_value, ir.ExternalTensor) for v in initializers)
     return LoadedModel(
         path=path, model=model, sha256=digest, dims=bound, has_external_data=external, own=own
     )
@@ -160,10 +161,6 @@ def _read(path: Path) -> bytes:
     if not os.path.exists(path):  # unlike Path.exists, False for a name that is too long
         raise UsageError(f"no such model file: {path}")
     return read_bytes(path, what="an ONNX model", at_most=_MAX_FILE_BYTES)
-
-
-def _initializers(model: ir.Model) -> list[ir.Value]:
-    return list(model.graph.initializers.values())
 
 
 def value_types(

@@ -16,6 +16,7 @@ from planner import native
 from planner.processes.children import end_with_parent
 from planner.running.digest import digest_of
 from planner.runtime.arrays import run_arrays
+from planner.runtime.machine import proc_bytes
 
 _STATUS, _PUT_BACK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -81,12 +82,7 @@ def _put_back() -> int:
 
 def _bytes(key: str) -> int:
     """Return a memory figure of this process in bytes; 0 where the system has none."""
-    if not _STATUS.exists():
-        return 0
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return proc_bytes(_STATUS, key) or 0
 
 
 if __name__ == "__main__":

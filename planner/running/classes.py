@@ -91,18 +91,15 @@ def open_session(
         if not graph_capture or REFUSED not in str(error):
             raise
         raise UsageError(on_the_host(model)) from error
-    if graph_capture and not _is_captured(session):
-        raise UsageError(
-            "the session's own options and providers leave no graph capture: name no devices, and no "
-            "other value of the provider's option"
-        )
+    if graph_capture:
+        from planner.runtime.binding.buffers import is_captured
+
+        if not is_captured(session):
+            raise UsageError(
+                "the session's own options and providers leave no graph capture: name no devices, and "
+                "no other value of the provider's option"
+            )
     return session
-
-
-def _is_captured(session: ort.InferenceSession) -> bool:
-    from planner.runtime.binding.buffers import is_captured
-
-    return is_captured(session)
 
 
 def _captured(theirs: Any) -> type:

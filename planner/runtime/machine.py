@@ -56,6 +56,15 @@ def waited_share(before_s: float | None, spent_s: float, threads: int) -> float:
     return max(0.0, now_s - before_s) / (spent_s * threads)
 
 
+def proc_bytes(file: Path, key: str) -> int | None:
+    """Return the bytes of a line "key: N kB" of a file in /proc; None where the system has none."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:")), None)
+
+
 def last_cache_bytes() -> int:
     """Return the bytes of the largest cache that a core has or shares; 0 where the system does not
     say."""

@@ -50,7 +50,7 @@ class NodeEvent:
         requested_in_use: bytes requested and not yet freed when the kernel has returned.
         in_use, held: the same with the arena's rounding; bytes the arena has taken.
         in_use_peak: largest `in_use` since the session was created, workspace included.
-        requested_delta, in_use_delta, held_delta: change during the kernel.
+        requested_delta, in_use_delta: change during the kernel.
         output_bytes: bytes of the node's outputs; output_shapes: dims of each that is there.
         inner_requested: for a node with bodies, the largest `requested_in_use` of the nodes in them; None
             where none of them ran.
@@ -67,7 +67,6 @@ class NodeEvent:
     in_use_peak: int | None = None
     requested_delta: int | None = None
     in_use_delta: int | None = None
-    held_delta: int | None = None
     output_bytes: int | None = None
     output_shapes: tuple[tuple[int, ...], ...] = ()
     inner_requested: int | None = None
@@ -181,7 +180,6 @@ def _event(entry: Mapping[str, Any]) -> NodeEvent:
         in_use_peak=number("mem_in_use_peak"),
         requested_delta=number("mem_requested_in_use_delta"),
         in_use_delta=number("mem_in_use_delta"),
-        held_delta=number("mem_arena_held_delta"),
         output_bytes=number("output_size"),
         output_shapes=_shapes(args.get("output_type_shape", ())),
     )

@@ -43,11 +43,6 @@ CHECK_SWAPS, LINK_MBPS, LINK_JITTER_US = (
 """Entries of session options that the library reads when it is registered: see `planner.native`."""
 
 
-def has_swaps(model: ir.Model) -> bool:
-    """Tell whether a model has copies beside the operations."""
-    return SWAP_DOMAIN in model.graph.opset_imports
-
-
 def needs_of_graph(model: ir.Model) -> str:
     """Return the needs of a model on the library, as its metadata records them; "" for none."""
     imports = model.graph.opset_imports

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from planner.results.verification import TimeCheck
-from planner.runtime.machine import BUSY, waited_s, waited_share
+from planner.runtime.machine import BUSY, proc_bytes, waited_s, waited_share
 from planner.runtime.options import Opening, default_threads, stop_spinning
 from planner.runtime.profile import create_session, run_session
 from planner.units import format_percent
@@ -193,11 +193,4 @@ def own_bytes() -> int:
 
 def available_bytes() -> int | None:
     """Return the memory that the system could give, in bytes; None where it does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    return proc_bytes(Path("/proc/meminfo"), "MemAvailable")

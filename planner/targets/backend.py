@@ -41,7 +41,7 @@ class CountedBytes(Protocol):
 
 
 class ByteCounter(Protocol):
-    """CountedBytes the device's bytes in this process, and can refuse more than a cap."""
+    """Counts the device's bytes in this process, and can refuse more than a cap."""
 
     def stats(self) -> CountedBytes: ...
 

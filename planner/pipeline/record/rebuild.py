@@ -14,6 +14,7 @@ from planner.errors import ModelError, UsageError
 from planner.files.structuring import fields_of
 from planner.files.temporary import temporary_folder
 from planner.formulate import Formulation
+from planner.graph.rules import SWAP_DOMAIN
 from planner.lower.annotate import annotate
 from planner.lower.rewrite import Rewritten
 from planner.onnxio.load import load_model, model_digest
@@ -31,7 +32,7 @@ from planner.pipeline.target.targeting import target_metadata
 from planner.plan.planfile import Plan
 from planner.plan.problem import Action
 from planner.request import Costs, Levers, Request
-from planner.runtime.swapping import has_swaps, needs_of_graph
+from planner.runtime.swapping import needs_of_graph
 from planner.targets import target_named
 from planner.targets.backend import backend_of
 from planner.targets.keys import (
@@ -245,7 +246,7 @@ def with_metadata(rewritten: Rewritten, plan: Plan, prepared: Prepared) -> Rewri
         props[ASSUMED_KEY] = "1"
     if needs := needs_of_graph(rewritten.model):
         props[NEEDS_KEY] = needs
-    if has_swaps(rewritten.model) and plan.disk is not None:
+    if SWAP_DOMAIN in rewritten.model.graph.opset_imports and plan.disk is not None:
         props[DISK_KEY] = str(plan.planned.host_bytes)
     if plan.block_channels:
         props[BLOCK_KEY] = str(plan.block_channels)

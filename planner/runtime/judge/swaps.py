@@ -16,7 +16,7 @@ from typing import Any
 import numpy.typing as npt
 
 from planner.graph.model import TrainingGraph
-from planner.graph.rules import COMING_IN, COPIES, STORE_OUT, SWAP_OPERATORS, SWAP_OUT
+from planner.graph.rules import COMING_IN, COPIES, STORE_OUT, SWAP_OUT
 from planner.results.verification import CopyCheck, ExtraCopy
 from planner.running.digest import digest_of
 from planner.runtime.options import Opening
@@ -30,11 +30,6 @@ RUNS = 3
 _JITTER_US = 200
 _OUT = frozenset({SWAP_OUT, STORE_OUT})
 _KINDS = COPIES | COMING_IN | _OUT
-
-
-def has_swaps(graph: TrainingGraph) -> bool:
-    """Tell whether some copies run beside the operations."""
-    return any(op.op_type in SWAP_OPERATORS for op in graph.operations)
 
 
 def copy_check(graph: TrainingGraph, run: Sequence[NodeEvent]) -> CopyCheck:

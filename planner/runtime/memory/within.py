@@ -115,12 +115,12 @@ def constant_bytes(node: ir.Node) -> int:
         for part in (body, *body.subgraphs()):
             tensors = [value.const_value for value in part.initializers.values()]
             tensors += [n.attributes["value"].as_tensor() for n in part if "value" in n.attributes]
-            found += sum(_tensor_bytes(tensor) for tensor in tensors if tensor is not None)
+            found += sum(
+                ValueType(dtype=tensor.dtype, shape=tuple(tensor.shape.numpy())).bytes
+                for tensor in tensors
+                if tensor is not None
+            )
     return found
-
-
-def _tensor_bytes(tensor: ir.TensorProtocol) -> int:
-    return ValueType(dtype=tensor.dtype, shape=tuple(tensor.shape.numpy())).bytes
 
 
 def _given(node: ir.Node, body: ir.Graph, types: Types) -> list[ValueType] | None:

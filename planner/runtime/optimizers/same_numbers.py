@@ -90,22 +90,16 @@ class OptimizedFile:
         return self.step_us > _LONG_US
 
 
-def same_numbers(
-    subject: OptimizedFile,
-    make_feeds: Callable[[], Mapping[str, Array]],
-    *,
-    free_bytes: int | None = None,
-) -> str:
+def same_numbers(subject: OptimizedFile, make_feeds: Callable[[], Mapping[str, Array]]) -> str:
     """Compare, and return one sentence on what was compared and how.
 
     Args:
         make_feeds: makes inputs; called only for a run.
-        free_bytes: memory that a run may take; None for all that the system has free.
 
     Raises:
         VerificationError: the graph computes other numbers than the file.
     """
-    free = available_bytes() if free_bytes is None else free_bytes
+    free = available_bytes()
     if free is not None and _TIMES_PEAK * subject.peak_bytes > free:
         return _unrun(subject, "a run may take more memory than this machine has free")
     if subject.no_runs and subject.is_long:
