@@ -1,6 +1,7 @@
-"""Open one model with one call and run it: `python -m planner.running.alone_worker FILE`.
+"""Open one model in one way and run it: `python -m planner.running.alone_worker FILE`.
 
-FILE is the JSON that `planner.runtime.judge.alone` writes; the answer is one line of JSON on stdout.
+It is a process of its own, because a failed run may leave memory behind. FILE is the JSON that
+`planner.runtime.judge.alone` writes; the answer is one line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from typing import Any
 import numpy as np
 
 from planner import native
+from planner.plan.planfile import Pool
 from planner.processes.children import end_with_parent
 from planner.running.digest import digest_of
 from planner.runtime.arrays import run_arrays
 from planner.runtime.machine import proc_bytes
+from planner.runtime.options import Opening, hold_no_more
+from planner.runtime.profile import create_session, run_session
+from planner.runtime.swapping import put_pool, register_for
+from planner.targets import HOST
 
 _STATUS, _PUT_BACK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def main(request_path: str) -> None:
     """Print `{"digests": [{name: hex}], "grown_bytes": [int], "results_bytes": int, "held_bytes": int
-    or null}`, or `{"failure": str}`."""
+    or null, "spilled_bytes": int}`, or `{"failure": str}`."""
     end_with_parent()
     path = Path(request_path)
     try:
@@ -33,20 +39,18 @@ def main(request_path: str) -> None:
 
 
 def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    import onnxruntime
-
-    path = request["model"]
-    inputs = {name: np.load(folder / file) for name, file in request["inputs"].items()}
-    if request["options"] == "default":
-        session = onnxruntime.InferenceSession(path, _options(path))
-    else:
-        from planner.running.classes import open_session
-
-        session = open_session(path)
+    is_capped = request["options"] == "capped"
+    # copy on write, because some kernels write over their inputs; growth alone needs them resident
+    mode = "c" if is_capped else None
+    inputs = {n: np.load(folder / file, mmap_mode=mode) for n, file in request["inputs"].items()}
+    session = _session(request)
     names = [output.name for output in session.get_outputs()]
     answer: dict[str, Any] = {"digests": [], "grown_bytes": [], "results_bytes": 0}
     before = _put_back()
     for _ in range(request["runs"]):
+        if is_capped:
+            run_session(session, inputs)  # the results are dropped: they would lie in the pool
+            continue
         # the previous run's results are still held, as in a training loop
         results = run_arrays(session, inputs)
         answer["grown_bytes"].append(max(0, _bytes("VmHWM") - before))
@@ -57,18 +61,32 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         answer["digests"].append(found)
     pool = native.pool() if native.is_built() else None
     answer["held_bytes"] = pool and pool.pages_most * pool.page_bytes + pool.spilled_most_bytes
+    answer["spilled_bytes"] = pool.spilled_most_bytes if pool else 0
     return answer
 
 
-def _options(path: str) -> Any:
-    """Return default options, with the library that the file needs."""
+def _session(request: dict[str, Any]) -> Any:
+    """Open the model in the way that is asked for."""
     import onnxruntime
 
-    from planner.runtime.swapping import register_for
+    path = request["model"]
+    if request["options"] == "recommended":
+        from planner.running.classes import open_session
 
-    options = onnxruntime.SessionOptions()
-    register_for(options, Path(path))
-    return options
+        return open_session(path)
+    if request["options"] == "default":
+        options = onnxruntime.SessionOptions()
+        register_for(options, Path(path))
+        return onnxruntime.InferenceSession(path, options)
+    options = Opening(
+        level=request["level"],
+        order=request["order"],
+        threads=request["threads"],
+        packed=False,  # a packed copy of a weight would lie in the pool, and the plan does not count it
+    ).options()
+    hold_no_more(options)
+    put_pool(options, Pool(bytes=request["pool_bytes"], is_proved=not request["spills"]), HOST)
+    return create_session(Path(path), options)
 
 
 def _put_back() -> int:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's refusals in a line. This module imports little, since the capped process imports it."""
+"""ONNX Runtime's refusals in a line. It imports little, since each process that runs a model does."""
 
 from __future__ import annotations
 

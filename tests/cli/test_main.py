@@ -130,7 +130,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(start):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("module", ["planner.running.classes", "planner.runtime.judge.cap.worker"])
+@pytest.mark.parametrize("module", ["planner.running.classes", "planner.running.alone_worker"])
 def test_what_opens_a_session_imports_no_model_library(module):
     """A script that opens a file, and each process of a verification, begins with this."""
     code = f"import sys, {module}\nsys.stderr.write(' '.join({{'onnx', 'onnx_ir'}} & set(sys.modules)))"

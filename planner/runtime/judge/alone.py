@@ -2,19 +2,21 @@
 
     default      onnxruntime.InferenceSession(path)
     recommended  planner.open_session(path)
+    capped       in a pool of a given size (`planner.runtime.judge.cap.run`)
 
-Nothing else is set: no level, no threads, no profile. A file with copies beside the operations gets
-the library that it needs (`planner.runtime.swapping`). The process reports digests of its results,
-and its growth: the high-water mark of its resident set over each run (`VmHWM` in /proc/PID/status,
-reset before the first run by /proc/PID/clear_refs; proc(5)), less the resident bytes before, session
-and inputs included. `top` counts the same way: the figure includes the arena, Python's own copy of
-the results, and all that a run leaves behind.
+Nothing else is set in the first two: no level, no threads, no profile. A file with copies beside the
+operations gets the library that it needs (`planner.runtime.swapping`). The process reports digests of
+its results, and its growth: the high-water mark of its resident set over each run (`VmHWM` in
+/proc/PID/status, reset before the first run by /proc/PID/clear_refs; proc(5)), less the resident bytes
+before, session and inputs included. `top` counts the same way: the figure includes the arena, Python's
+own copy of the results, and all that a run leaves behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -22,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +32,17 @@ import numpy.typing as npt
 from planner.files.temporary import temporary_folder
 from planner.processes.children import run_child
 from planner.results.verification import DefaultBits, SessionCheck
-from planner.runtime.judge.cap.run import is_refusal, shortened
 from planner.runtime.memory.memcheck import NO_ROOM
 from planner.runtime.options import Memory
 from planner.runtime.timing import available_bytes
+from planner.units import format_bytes
 
 _TIMEOUT_S = 3600.0
 _SHOWN = 3
+
+_REFUSED = re.compile(
+    r"(\d+) bytes were asked for; the pool has \d+, of which \d+ are in use \((\d+) free"
+)
 
 _TIMES_LIVE = 4
 """The bytes that a session of default options may hold, in live bytes: regions double, and the memory
@@ -75,6 +81,7 @@ class Alone:
         grown_bytes: the most that the process had grown, for each run.
         results_bytes: bytes of the arrays that a run returns, which the process holds beside the arena.
         held_bytes: peak of its pool's pages, in bytes; None where it has no pool.
+        spilled_bytes: peak of the bytes outside of a pool that spills.
         failure: why it did not run; "" where it did.
         has_room: whether its pool had room for it.
     """
@@ -83,6 +90,7 @@ class Alone:
     grown_bytes: tuple[int, ...] = ()
     results_bytes: int = 0
     held_bytes: int | None = None
+    spilled_bytes: int = 0
     failure: str = ""
     has_room: bool = True
 
@@ -94,7 +102,7 @@ class Alone:
             grown_bytes=self.grown_bytes,
             results_bytes=self.results_bytes,
             held_bytes=self.held_bytes,
-            failure=self.failure,
+            failure=self.failure if self.has_room else f"{NO_ROOM}: {self.failure}",
             has_room=self.has_room,
         )
 
@@ -105,16 +113,18 @@ class Process:
 
     Attributes:
         path: the model's path.
-        options: the line that opens it.
+        options: the line that opens it, or "capped".
         written: inputs that a run writes over, which count as results.
         runs: number of successive runs; the results of one are kept until the next has some, as in a
-            loop.
+            loop; those of a capped one are dropped.
+        how: of a capped one, its pool and the options of its session.
     """
 
     path: Path
-    options: Memory
+    options: Memory | Literal["capped"]
     written: Sequence[str] = field(default=())
     runs: int = 3
+    how: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, inputs: SavedInputs) -> Alone:
         """Run the process to its end."""
@@ -124,6 +134,7 @@ class Process:
             "inputs": dict(inputs.files),
             "written": list(self.written),
             "runs": self.runs,
+            **self.how,
         }
         path = inputs.folder / f"{uuid.uuid4().hex}.json"
         path.write_text(json.dumps(request))
@@ -137,16 +148,27 @@ class Process:
             return Alone(failure=f"the process ended with status {done.returncode}: {tail}")
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         if "failure" in answer:
-            said = shortened(answer["failure"])
-            if is_refusal(answer["failure"]):
-                return Alone(failure=f"{NO_ROOM}: {said}", has_room=False)
-            return Alone(failure=said)
+            said = answer["failure"]
+            return Alone(failure=_shortened(said), has_room=_REFUSED.search(said) is None)
         return Alone(
             digests=tuple(answer["digests"]),
             grown_bytes=tuple(answer["grown_bytes"]),
             results_bytes=answer["results_bytes"],
             held_bytes=answer["held_bytes"],
+            spilled_bytes=answer["spilled_bytes"],
         )
+
+
+def _shortened(message: str) -> str:
+    """Return ONNX Runtime's message in one line; for a pool's refusal, the node, the request and the
+    free bytes."""
+    found = _REFUSED.search(message)
+    if found is None:
+        return message.strip().splitlines()[0] if message.strip() else ""
+    node = re.search(r"running (\S+) node\. Name:'([^']*)'", message)
+    where = f"at {node[1]} node {node[2]!r}: " if node else ""
+    wanted, free = int(found[1]), int(found[2])
+    return f"{where}{format_bytes(wanted)} requested, {format_bytes(free)} free in the pool"
 
 
 def compared_bits(original: Alone, rewritten: Alone, recommended: Alone) -> DefaultBits | None:
