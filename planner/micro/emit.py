@@ -19,7 +19,7 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.micro.flow import ACCUMULATORS, NEXT_STEP, Flow
 from planner.micro.kinds import MEAN, SUM
-from planner.onnxio.names import FreeNames
+from planner.onnxio.names import FreeNames, initializer
 from planner.plan.planfile import Accumulator
 
 
@@ -133,11 +133,7 @@ class _TotalsWriter:
         value, kinds = self.values[name], self.flow.types
         node = value.producer()
         assert node is not None
-        fed = ir.Value(
-            name=self.names.fresh(f"{name}__acc"),
-            shape=ir.Shape(kinds[name].shape),
-            type=ir.TensorType(kinds[name].dtype),
-        )
+        fed = ir.val(self.names.fresh(f"{name}__acc"), kinds[name].dtype, kinds[name].shape)
         self.model.graph.inputs.append(fed)
         value.name = self.names.fresh(f"{name}__run")
         self.raw[name], self.fed[name] = value, fed
@@ -264,15 +260,7 @@ class _TotalsWriter:
     def _constant(self, what: str, array: np.ndarray) -> ir.Value:
         if what not in self.constants:
             name = self.names.fresh(f"micro_{what.lower()}")
-            tensor = ir.Tensor(array, name=name)
-            value = ir.Value(
-                name=name,
-                shape=ir.Shape(array.shape),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-            self.model.graph.register_initializer(value)
-            self.constants[what] = value
+            self.constants[what] = initializer(self.model.graph, name, array)
         return self.constants[what]
 
     def _op(
