@@ -3,7 +3,7 @@
     [portfolio]
     near_s = 5.0
 
-    [race]                      # of base orders; likewise [least-peak] and [frontier]
+    [race]                      # of base orders; likewise [frontier]
     first_orders = 4
 
     [engines.anneal]            # in every table
@@ -37,7 +37,7 @@ from planner.portfolio.table import POLICY, Policy, Turn
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
 _OF_TURN = ("until", "until_if_large")
-STAGES = {"race": "race", "least-peak": "least_peak", "frontier": "frontier"}
+STAGES = ("race", "frontier")
 """Tables for stages other than one search, and the fields of `Policy` with their parameters."""
 
 _SHARES = ("share", "_shares", "_until", "_gap")
@@ -95,8 +95,8 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
             raise _wrong(where, f"{key} is {shown(value)}, not a table")
     head = _Head(**{key: getattr(base, key) for key in _Head.__slots__})
     found = fields_of(_with(head, data.get("portfolio", {}), "portfolio", where))
-    for name, field in STAGES.items():
-        found[field] = _with(getattr(base, field), data.get(name, {}), name, where)
+    for name in STAGES:
+        found[name] = _with(getattr(base, name), data.get(name, {}), name, where)
     tables = {name: getattr(base, name) for name in _TABLES}
     for section in ("engines", *_TABLES):
         for engine, given in data.get(section, {}).items():
@@ -112,8 +112,8 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
 def params_text(policy: Policy = POLICY) -> str:
     """Return the policy as a TOML file; infinite numbers are left out."""
     data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in _Head.__slots__}}
-    for name, field in STAGES.items():
-        data[name] = fields_of(getattr(policy, field))
+    for name in STAGES:
+        data[name] = fields_of(getattr(policy, name))
     for name in _TABLES:
         data[name] = {turn.engine.name: _given(turn) for turn in getattr(policy, name)}
     return tomli_w.dumps(data)
@@ -121,9 +121,7 @@ def params_text(policy: Policy = POLICY) -> str:
 
 def changed_stages(policy: Policy) -> tuple[str, ...]:
     """Return the tables of `STAGES` whose parameters differ from the default."""
-    return tuple(
-        name for name, field in STAGES.items() if getattr(policy, field) != getattr(POLICY, field)
-    )
+    return tuple(name for name in STAGES if getattr(policy, name) != getattr(POLICY, name))
 
 
 def _given(turn: Turn) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.exact.cp_sat import CpSat, Mend, Parts
 from planner.plan.problem import Problem
-from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
+from planner.portfolio.policies import FrontierPolicy, RacePolicy
 from planner.search.engine import Engine
 from planner.search.engines.intervals import AwaitPrograms, IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
@@ -68,7 +68,7 @@ class Policy:
         late_s: seconds at least for a turn that runs although time is out.
         unmaking_sets: sets to examine for a proof that nothing fits without copies: a tenth of a
             second in a graph of 1,000 operations. Short searches examine none.
-        race, least_peak, frontier: parameters of the other stages.
+        race, frontier: parameters of the other stages.
     """
 
     rough: tuple[Turn, ...]
@@ -83,7 +83,6 @@ class Policy:
     late_s: float = 1.0
     unmaking_sets: int = 5_000
     race: RacePolicy = field(default_factory=RacePolicy)
-    least_peak: LeastPeakPolicy = field(default_factory=LeastPeakPolicy)
     frontier: FrontierPolicy = field(default_factory=FrontierPolicy)
 
     def turns(self, problem: Problem, *, thorough: bool) -> tuple[Turn, ...]:

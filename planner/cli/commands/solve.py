@@ -12,7 +12,6 @@ from planner.cli import options as o
 from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_input, check_outputs
-from planner.cli.params import read_noting
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.report.plain import nearby
 from planner.units import (
@@ -103,10 +102,17 @@ class Changes:
 
     def policy(self) -> Policy:
         """The numbers of the search, with a note on those that change nothing here."""
-        from planner.portfolio.params import STAGES
+        from planner.portfolio.params import changed_stages, read_params
         from planner.portfolio.table import POLICY
 
-        return POLICY if self.params is None else read_noting(self.params, unused=tuple(STAGES))
+        if self.params is None:
+            return POLICY
+        policy = read_params(self.params)
+        idle = [f"[{name}]" for name in changed_stages(policy)]
+        if idle:
+            verb = "changes" if len(idle) == 1 else "change"
+            note(f"{' and '.join(idle)} of {self.params} {verb} nothing in this command")
+        return policy
 
 
 @o.asks("solve")
@@ -121,7 +127,7 @@ def solve(
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
     Ctrl-C ends the search and gives the best plan so far, if one fits, with its gap. The operations stay
-    in the order of the file: the tables race, least-peak and frontier of FILE.toml have no effect here.
+    in the order of the file: the tables race and frontier of FILE.toml have no effect here.
 
     \b
     Examples:
