@@ -19,7 +19,6 @@ says so (`changed_stages`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tomllib
 from collections.abc import Mapping
@@ -32,31 +31,19 @@ import tomli_w
 from planner.errors import UsageError
 from planner.files.reading import read_text, shown
 from planner.files.structuring import Source, fields_of, structured
-from planner.portfolio.table import POLICY, Policy, Turn
+from planner.portfolio.table import POLICY, Policy, Thresholds, Turn
 
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
 _OF_TURN = ("until", "until_if_large")
 STAGES = ("race", "frontier")
-"""Tables for stages other than one search, and the fields of `Policy` with their parameters."""
+"""Tables for stages other than one search: fields of `Policy`."""
 
 _SHARES = ("share", "_shares", "_until", "_gap")
 """Suffixes of the names of shares."""
 
 _MIN = 1e-9
 """Least sensible time or factor; dividing by smaller ones overflows."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
-    max_serial_ops: int = POLICY.max_serial_ops
-    large_ops: int = POLICY.large_ops
-    close_gap: float = POLICY.close_gap
-    far_gap: float = POLICY.far_gap
-    near_s: float = POLICY.near_s
-    near_share: float = POLICY.near_share
-    late_s: float = POLICY.late_s
-    unmaking_sets: int = POLICY.unmaking_sets
 
 
 def read_params(path: Path) -> Policy:
@@ -93,7 +80,7 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
             raise _wrong(where, f"unknown table {shown(key)}; there are {', '.join(known)}")
         if not isinstance(value, dict):
             raise _wrong(where, f"{key} is {shown(value)}, not a table")
-    head = _Head(**{key: getattr(base, key) for key in _Head.__slots__})
+    head = Thresholds(**{key: getattr(base, key) for key in Thresholds.__slots__})
     found = fields_of(_with(head, data.get("portfolio", {}), "portfolio", where))
     for name in STAGES:
         found[name] = _with(getattr(base, name), data.get(name, {}), name, where)
@@ -111,7 +98,7 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
 
 def params_text(policy: Policy = POLICY) -> str:
     """Return the policy as a TOML file; infinite numbers are left out."""
-    data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in _Head.__slots__}}
+    data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in Thresholds.__slots__}}
     for name in STAGES:
         data[name] = fields_of(getattr(policy, name))
     for name in _TABLES:
