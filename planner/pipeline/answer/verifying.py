@@ -293,7 +293,7 @@ def _on_cpu(
         is_copy=plan.unchanged,
         level="all" if plan.ort_optimized else "disabled",
         order="priority" if plan.order_target == "priority" else "default",
-        has_swaps=_has_swaps(after.graph),
+        has_swaps=any(op.op_type in IN_CPU_MEMORY for op in after.graph.operations),
         packed=not _can_be_fed(prepared, after.graph),
         numbers=plan.numbers,
         thorough=thorough,
@@ -312,7 +312,3 @@ def _can_be_fed(prepared: Prepared, graph: TrainingGraph) -> bool:
     """Tell whether an initializer can be fed to the rewritten model but not to the original."""
     mine = {str(v.name) for v in prepared.loaded.model.graph.inputs}
     return any(t.is_initializer and t.is_input and t.name not in mine for t in graph.tensors)
-
-
-def _has_swaps(graph: TrainingGraph) -> bool:
-    return any(op.op_type in IN_CPU_MEMORY for op in graph.operations)

@@ -89,7 +89,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         assumptions=(
             *prepared.graph.assumptions,
             *_copies_note(settings, replay, cost),
-            *_shared_note(prepared, replay),
+            *(shared_note(prepared) if replay.swap_in_bytes or prepared.resident else ()),
             *disk_note(prepared),
             *lever_notes(prepared),
             *live_note(prepared),
@@ -163,11 +163,6 @@ def _copies_note(settings: Settings, replay: Replay, cost: PredictedCost) -> tup
         f"{settings.why_copies}; on the stream of the operations the step would take "
         f"{format_duration(cost.step_us + _between_us(replay))}, not {format_duration(cost.step_us)}",
     )
-
-
-def _shared_note(prepared: Prepared, replay: Replay) -> tuple[str, ...]:
-    """Return the note on the worth of copies on a target whose host and device share one memory."""
-    return shared_note(prepared) if replay.swap_in_bytes or prepared.resident else ()
 
 
 def _room_note(planned: Planned) -> tuple[str, ...]:
@@ -278,7 +273,9 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         time_us=replay.time_us + planned.prepared.views_us + pins_us,
         recomputed_ops=replay.recomputed_ops - len(again),
         recompute_us=max(0.0, replay.recompute_us - us(again)) if again else replay.recompute_us,
-        recomputed_bytes=replay.recomputed_bytes - sum(_planned_bytes(form, op) for op in again),
+        # as the simulator counts them: rounded up
+        recomputed_bytes=replay.recomputed_bytes
+        - sum(form.problem.tensors[t].bytes for op in again for t in form.problem.ops[op].outputs),
         paged_tensors=len(planned.prepared.resident),
         page_in_bytes=sum(map(size, page_ins)),
         page_out_bytes=sum(map(size, page_outs)),
@@ -295,11 +292,6 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         swap_in_bytes=replay.swap_in_bytes,
         swap_us=replay.swap_us,
     )
-
-
-def _planned_bytes(form: Formulation, op: int) -> int:
-    """Return the bytes of an operation's outputs, rounded up as the simulator counts them."""
-    return sum(form.problem.tensors[t].bytes for t in form.problem.ops[op].outputs)
 
 
 def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedAction, ...]:
