@@ -12,14 +12,6 @@ def printable(value: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def shortened(text: str, *, at_most: int = 80) -> str:
-    """Return `text`, without its middle where it is longer than `at_most` characters."""
-    if len(text) <= at_most:
-        return text
-    half = (at_most - 1) // 2
-    return f"{text[: at_most - 1 - half]}…{text[-half:]}"
-
-
 def nearby(path: object) -> str:
     """Return `path` relative to the working folder where it lies below it, unchanged elsewhere."""
     text = str(path)

@@ -8,7 +8,7 @@ from rich.console import Console
 from planner.report.document.analysis import analyze_document
 from planner.report.document.outcome import optimize_document
 from planner.report.document.verification import verify_document
-from planner.report.plain import printable, shortened
+from planner.report.plain import printable
 from planner.report.terminal.whole import print_analysis, print_optimize, print_verification
 from tests.report import examples
 
@@ -57,9 +57,4 @@ def test_no_color_is_honoured(monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "a" * 80, "naïve 🚀"])
 def test_short_printable_text_is_untouched(text):
-    assert shortened(printable(text)) == text
-
-
-def test_long_text_keeps_both_ends():
-    short = shortened("a" * 50 + "b" * 50, at_most=21)
-    assert short == "a" * 10 + "…" + "b" * 10
+    assert printable(text) == text

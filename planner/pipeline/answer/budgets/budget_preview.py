@@ -25,7 +25,7 @@ from planner.portfolio.frontier import FrontierSearch, point_plan
 from planner.portfolio.orders import Raced
 from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
-from planner.search.patience import begin
+from planner.search.patience import Patience
 from planner.search.program.shadow_prices import shadow_prices
 from planner.units import format_bytes
 
@@ -240,7 +240,7 @@ def _best_order(
 ) -> BaseOrder:
     """Return the base order that wins a race at a budget half way down to the least bound."""
     middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
-    patience = begin(ANSWERING.preview_worth_per_s)
+    patience = Patience(since=clock.now(), per_s=ANSWERING.preview_worth_per_s)
     at_middle = replace(settings, budget_bytes=middle)
     most = len(orders)
     return quickest(prepared, orders, at_middle, time_limit_s, most=most, patience=patience)[0]
