@@ -13,7 +13,7 @@ from planner.pipeline.solve.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
 from planner.search.closure import Closure, Stays, closure
-from planner.units import format_duration
+from planner.units import counted, format_duration
 
 
 def decisions_of(planned: Planned) -> tuple[Decision, ...]:
@@ -147,4 +147,4 @@ def _several(producer: str, again: Sequence[int]) -> str:
     more = len(again) - 1
     if not more:
         return producer
-    return f"{producer} and {more:,} more operation{'s' if more > 1 else ''}"
+    return f"{producer} and {counted(more, 'more operation')}"
