@@ -253,10 +253,22 @@ def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]
 
 
 def _print(figures: dict[str, Any]) -> None:
-    lines = _lines(figures)
-    if verbosity.verbose:
-        lines += _engine_lines(figures["engines"], figures["base_us"])
-    print("\n".join(lines))
+    print("\n".join(_lines(figures)))
+    if not verbosity.verbose:
+        return
+    from planner.report.terminal import print_table, wide_console
+
+    rows = [
+        [
+            engine["name"],
+            f"{engine['seconds']:.1f}",
+            engine["improvements"],
+            format_part(us, figures["base_us"]) if (us := engine["bound_raised_us"]) else "",
+        ]
+        for engine in figures["engines"]
+    ]
+    columns = ["engine", ">seconds", ">better plans", ">bound raised"]
+    print_table(wide_console(), "Engines", columns, rows)
 
 
 def _lines(figures: dict[str, Any]) -> list[str]:
@@ -288,32 +300,3 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s{stopped}"),
     ]
     return [f"{name:<12}{text}" for name, text in rows]
-
-
-def _engine_lines(engines: list[dict[str, Any]], base_us: float) -> list[str]:
-    """Return a line for each engine: its seconds, better plans, and by how much it raised the bound."""
-    if not engines:
-        return []
-    rows = [
-        (
-            engine["name"],
-            f"{engine['seconds']:.1f}",
-            str(engine["improvements"]),
-            format_part(engine["bound_raised_us"], base_us) if engine["bound_raised_us"] else "",
-        )
-        for engine in engines
-    ]
-    head = ("engine", "seconds", "better plans", "bound raised")
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "",
-        *(
-            "  ".join(
-                [
-                    row[0].ljust(widths[0]),
-                    *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-                ]
-            ).rstrip()
-            for row in (head, *rows)
-        ),
-    ]

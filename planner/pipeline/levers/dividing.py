@@ -33,7 +33,7 @@ from planner.request import Request
 from planner.runtime.judge.micro_probe import SAMPLES, Probe
 from planner.runtime.optimizers.shapes import runtime_types
 from planner.runtime.timing import available_bytes
-from planner.units import counted, format_bytes
+from planner.units import counted, format_bytes, some_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -171,11 +171,9 @@ def _notes(loaded: LoadedModel, flow: Flow, kinds: Kinds) -> list[str]:
     """Return notes on assumptions and on differences from one run, for any number of runs."""
     model, found = loaded.model, []
     if kinds.assumed:
-        names = ", ".join(repr(n) for n in kinds.assumed[:_SHOWN])
-        more = f" and {len(kinds.assumed) - _SHOWN} more" if len(kinds.assumed) > _SHOWN else ""
         found.append(
-            f"micro-batches: {names}{more} were 0 on the samples that ran: planner assumes that "
-            "they add up as most other totals do"
+            f"micro-batches: {some_of([repr(name) for name in kinds.assumed], _SHOWN)} were 0 on the "
+            "samples that ran: planner assumes that they add up as most other totals do"
         )
     if any(kind not in (SUM, MEAN) for kind in kinds.of.values()):
         found.append(
