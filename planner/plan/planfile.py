@@ -40,7 +40,6 @@ Change = Annotated[float, Meta(ge=-MAX_BYTES, le=MAX_BYTES)]
 Dim = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 Axis = Annotated[int, Meta(ge=0, le=MAX_RANK)]
 Chunks = Annotated[int, Meta(ge=2, le=MAX_CHUNKS)]
-Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +88,19 @@ class Barred:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRegion:
-    """Nodes that run in chunks of rows."""
+class Seed:
+    """The start of a region of nodes that run in chunks of rows, and its extent."""
 
     tensor: str
     axis: Axis
     chunks: Chunks
     large_bytes: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRegion(Seed):
+    """Nodes that run in chunks of rows."""
+
     nodes: tuple[str, ...]
 
 
@@ -265,7 +270,7 @@ class Plan:
     engine: str = ""
     solve_s: Amount = 0.0
     engines: tuple[EngineStatistics, ...] = ()
-    seed: Seed = 0
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0
     baseline: PredictedCost
     best_order: PredictedCost
     planned: PredictedCost
