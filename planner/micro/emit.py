@@ -11,7 +11,6 @@ count (1 where a run counts nothing); all others read the total count.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -20,21 +19,7 @@ from planner.errors import ModelError
 from planner.micro.flow import ACCUMULATORS, NEXT_STEP, Flow
 from planner.micro.kinds import MEAN, SUM
 from planner.onnxio.names import FreeNames, initializer
-from planner.plan.planfile import Accumulator
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
-    """The model of one run; `planner.plan.planfile.MicroBatches` explains the other attributes.
-
-    Attributes:
-        model: a clone of the original, with totals.
-    """
-
-    model: ir.Model
-    accumulators: tuple[Accumulator, ...]
-    scaled: tuple[str, ...]
-    per_run: Mapping[str, int]
+from planner.plan.planfile import Accumulator, MicroBatches
 
 
 def has_accumulators(model: ir.Model) -> bool:
@@ -42,7 +27,9 @@ def has_accumulators(model: ir.Model) -> bool:
     return any(node.op_type in ACCUMULATORS for node in model.graph)
 
 
-def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Emitted:
+def emit(
+    model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int
+) -> tuple[ir.Model, MicroBatches]:
     """Build the model whose runs add up their totals.
 
     Args:
@@ -50,6 +37,9 @@ def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Em
         kinds: for each value that is added up, "sum", "mean" or the name of a count; for each output that
             carries the batch, "sum" (unchanged) or "mean" (scaled).
         runs: the number of runs in a step.
+
+    Returns:
+        A clone with totals, and how its runs make a step, without times.
 
     Raises:
         ModelError: a total cannot be fed back; the message names it.
@@ -73,8 +63,12 @@ def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Em
         if kinds.get(name) == MEAN:
             build.scale_output(name)
             scaled.append(name)
-    return Emitted(
-        model=clone,
+    batch = flow.batch
+    return clone, MicroBatches(
+        runs=runs,
+        dim=batch.dim,
+        batch=batch.size,
+        inputs=dict(batch.inputs),
         accumulators=tuple(made),
         scaled=tuple(scaled),
         per_run={name: flow.axis[name] for name in per_run},
