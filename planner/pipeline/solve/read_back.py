@@ -30,18 +30,6 @@ class ReadBack:
     order: tuple[OpId, ...]
 
 
-def lowered(
-    prepared: Prepared, form: Formulation, actions: Sequence[Action], *, order_target: str
-) -> Rewritten:
-    """Return a schedule's rewritten model, with pins on the nodes that ONNX Runtime would undo.
-
-    See `lowered_as`.
-    """
-    return lowered_as(
-        lambda rewritten: rewritten, prepared, form, actions, order_target=order_target
-    )
-
-
 def lowered_as(
     read: Callable[[Rewritten], T],
     prepared: Prepared,
