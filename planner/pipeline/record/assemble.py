@@ -14,7 +14,7 @@ from planner import __version__
 from planner.errors import ModelError
 from planner.files.reading import shown
 from planner.files.structuring import Source, fields_of, read_json, structured
-from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_paging
+from planner.formulate import Allowed, Formulation, OpCosts, formulate, with_paging
 from planner.graph.liveness import LiveTimeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.onnxio.kinds import GRANULARITY_BYTES
@@ -386,7 +386,7 @@ def schedule_of(
         graph,
         [*order, *folded],
         OpCosts(duration_us=prepared.duration_us),
-        room=Room(granularity=GRANULARITY_BYTES),
+        granularity=GRANULARITY_BYTES,
         allowed=Allowed(swap_out_bytes_per_s=1.0, swap_in_bytes_per_s=1.0),
     )
     ops = {op.name: i for i, op in enumerate(form.problem.ops)}
