@@ -14,7 +14,13 @@ _LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 
 def random_nodes(model: ir.Model) -> list[ir.Node]:
     """Return the nodes that draw random numbers, dropout among them."""
-    return [node for node in model.graph if _is_random(node)]
+    return [
+        node
+        for node in model.graph
+        if effect_of(
+            node.op_type, node.domain, dict.fromkeys(node.attributes), training=_may_train(node)
+        ).is_random
+    ]
 
 
 def without_draws(model: ir.Model) -> ir.Model:
@@ -38,11 +44,6 @@ def without_draws(model: ir.Model) -> ir.Model:
                 "--micro-batch"
             )
     return clone
-
-
-def _is_random(node: ir.Node) -> bool:
-    attributes = dict.fromkeys(node.attributes)
-    return effect_of(node.op_type, node.domain, attributes, training=_may_train(node)).is_random
 
 
 def _may_train(node: ir.Node) -> bool:

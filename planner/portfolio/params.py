@@ -90,7 +90,10 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
             if not isinstance(given, dict):
                 raise _wrong(where, f"{section}.{engine} is {shown(given)}, not a table")
             concerned = _TABLES if section == "engines" else (section,)
-            _check_engine(engine, [t for n in concerned for t in tables[n]], section, where)
+            names = sorted({turn.engine.name for name in concerned for turn in tables[name]})
+            if engine not in names:
+                there = ", ".join(names)
+                raise _wrong(where, f"no engine {shown(engine)} in {section}; there are {there}")
             for name in concerned:
                 tables[name] = _changed(tables[name], engine, given, f"{section}.{engine}", where)
     return replace(base, **tables, **found)
@@ -115,12 +118,6 @@ def _given(turn: Turn) -> dict[str, Any]:
     numbers = {key: getattr(turn, key) for key in _OF_TURN}
     found = {**numbers, **fields_of(turn.engine)}
     return {k: v for k, v in found.items() if v is not None and v != math.inf}
-
-
-def _check_engine(engine: str, turns: list[Turn], section: str, where: str) -> None:
-    names = sorted({turn.engine.name for turn in turns})
-    if engine not in names:
-        raise _wrong(where, f"no engine {shown(engine)} in {section}; there are {', '.join(names)}")
 
 
 def _changed(
