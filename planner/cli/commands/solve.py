@@ -232,8 +232,7 @@ def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> Infeas
 
 def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]:
     """Return the figures that `--json` prints besides the arguments."""
-    assert solved.candidate is not None
-    replay = solved.candidate.replay
+    replay = solved.found.replay
     return {
         "format": SOLUTION_FORMAT,
         "version": SOLUTION_VERSION,

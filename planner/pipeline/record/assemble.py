@@ -53,8 +53,7 @@ INTERRUPTED = "the search was interrupted: this is the best plan that it had fou
 
 def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
     """Build the plan file of an accepted plan."""
-    candidate = planned.solved.candidate
-    assert candidate is not None
+    candidate = planned.solved.found
     problem = planned.formulation.problem
     replay, cost = candidate.replay, _planned_cost(planned, candidate)
     barred = barred_in(planned.prepared.graph)

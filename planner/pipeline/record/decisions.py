@@ -18,8 +18,7 @@ from planner.units import counted, format_duration
 
 def decisions_of(planned: Planned) -> tuple[Decision, ...]:
     """Return a decision for each range of steps in which a tensor is absent, largest tensor first."""
-    candidate = planned.solved.candidate
-    assert candidate is not None
+    candidate = planned.solved.found
     place = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
     node_step = [place[name] for name in planned.rewritten.action_nodes]
     copies: dict[int, list[tuple[int, int]]] = {}

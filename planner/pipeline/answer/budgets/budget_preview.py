@@ -260,8 +260,7 @@ def _limit_s(prepared: Prepared) -> float:
 def _as_planned(planned: Planned, settings: Settings) -> Point:
     """Return the plan as a point at its budget."""
     problem, solved = planned.formulation.problem, planned.solved
-    assert solved.candidate is not None
-    plan = point_plan(solved.candidate, engine=solved.engine, order=0)
+    plan = point_plan(solved.found, engine=solved.engine, order=0)
     whole = problem.capacity_bytes >= settings.budget_bytes  # else the bound is of a lower capacity
     return Point(
         capacity_bytes=settings.budget_bytes,
