@@ -216,10 +216,10 @@ def apply(
         InfeasibleBudgetError, VerificationError: a plan that is made again does not fit, or fails its
             verification.
     """
-    original = Path(model)
-    files = Files(model=Path(output), plan=path_or_none(plan_path))
+    original, rewritten = Path(model), Path(output)
+    files = Files(model=rewritten, plan=path_or_none(plan_path))
     files.check(original, force=force)
-    found = applied(
+    applied(
         original,
         read_plan(Path(plan)),
         files,
@@ -227,7 +227,7 @@ def apply(
         verify=verify,
         progress=progress or silent,
     )
-    return found.model
+    return rewritten
 
 
 @documented(options_of("verify"))

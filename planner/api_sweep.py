@@ -70,8 +70,7 @@ def sweep(
         points: number of budgets, if none are named: from the least that may be possible to the
             largest size's own peak; None for 12.
         jobs, ray_address: see `planner.pipeline.answer.budgets.sweep.frontiers`.
-        params: parameters of the search, in the format of `planner solve --print-params`; its
-            table `least-peak` changes nothing here.
+        params: parameters of the search, in the format of `planner solve --print-params`.
         progress: called with the name of each stage.
 
     Raises:

@@ -44,16 +44,7 @@ _MOST_BYTES, _MOST_S = 256 << 20, 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The measured speed of the disk of a folder, from which a plan's copies are priced.
-
-    Attributes:
-        write_bytes_per_s, read_bytes_per_s: speed of sequential pieces of 1 MiB, in one direction at a
-            time.
-        latency_us: time of one piece of 4 KiB.
-        folder: the measured folder, as it was typed.
-        kind: "direct", past the system's cache; "cached", where the file system has no direct I/O: the
-            figures are the cache's, not a disk's; "memory": the folder's files lie in memory.
-    """
+    """The measured speed of the disk of a folder, from which a plan's copies are priced."""
 
     write_bytes_per_s: Rate
     read_bytes_per_s: Rate

@@ -46,22 +46,6 @@ class OpCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """The memory that a plan has.
-
-    Attributes:
-        capacity_bytes: the largest allowed peak.
-        reserve_bytes: the part of the capacity that is left unused.
-        granularity: the allocator's unit in bytes: sizes of buffers that come and go are rounded up to a
-            multiple of it.
-    """
-
-    capacity_bytes: int = NO_LIMIT
-    reserve_bytes: int = 0
-    granularity: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
     """The levers that a plan may use.
 
@@ -96,13 +80,15 @@ def formulate(
     order: Sequence[OpId],
     costs: OpCosts,
     *,
-    room: Room = Room(),
+    granularity: int = 1,
     allowed: Allowed = Allowed(),
 ) -> Formulation:
-    """Build the problem for one base order.
+    """Build the problem for one base order; its capacity is beyond any peak.
 
     Args:
         order: a topological order of all operations.
+        granularity: the allocator's unit in bytes: sizes of buffers that come and go are rounded up
+            to a multiple of it.
     """
     ops = tuple(op for op in order if not graph.operations[op].is_folded)
     position = {op: OpIndex(i) for i, op in enumerate(ops)}
@@ -110,7 +96,7 @@ def formulate(
     build = _Builder(
         graph=graph,
         costs=costs,
-        granularity=room.granularity,
+        granularity=granularity,
         overlap=allowed.overlap,
         position=position,
         index={buffer: TensorIndex(i) for i, buffer in enumerate(buffers)},
@@ -121,8 +107,8 @@ def formulate(
         name=graph.name,
         ops=tuple(build.op(op) for op in ops),
         tensors=tuple(build.tensor(t, uses[t], to_end=t in to_end) for t in buffers),
-        fixed_bytes=_persistent_bytes(graph) + room.reserve_bytes,
-        capacity_bytes=room.capacity_bytes,
+        fixed_bytes=_persistent_bytes(graph),
+        capacity_bytes=NO_LIMIT,
         swap_out_bytes_per_s=allowed.swap_out_bytes_per_s,
         swap_in_bytes_per_s=allowed.swap_in_bytes_per_s,
         allow_recompute=allowed.recompute,

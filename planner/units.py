@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import TypeVar
 
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown
+
+Number = TypeVar("Number", int, float)
 
 _FACTORS: dict[str, int] = {"B": 1}
 _FACTORS.update({f"{p}B": 1000**i for i, p in enumerate("KMGTP", start=1)})
@@ -174,6 +177,11 @@ def counted(count: int, noun: str, verb: str = "") -> str:
         said = "is" if verb == "are" else f"{verb}s" if verb else ""
         return f"1 {noun} {said}".rstrip()
     return f"{count:,} {noun}s {verb}".rstrip()
+
+
+def signed(text_of: Callable[[Number], str], value: Number) -> str:
+    """Format a difference by `text_of`, with its sign: `+1.00 KiB`."""
+    return ("+" if value > 0 else "") + text_of(value)
 
 
 def typed_size(size: int) -> str:

@@ -28,7 +28,7 @@ from planner import optimize
 from planner.errors import InfeasibleBudgetError
 from planner.formulate import with_paging
 from planner.pipeline.record.rebuild import prepared_for, rebuild
-from planner.pipeline.solve.read_back import lowered
+from planner.pipeline.solve.read_back import lowered_as
 from planner.plan.problem import Action, ActionKind
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
@@ -112,7 +112,9 @@ def between(result: OptimizeResult, profile: Path) -> Path:
                 continue
             done |= {of} & set(stored.values())  # the one copy of what is stored
             actions.append(Action(kind=ActionKind.SWAP_OUT_DONE, target=of))
-        again = lowered(prepared, form, actions, order_target=plan.order_target)
+        again = lowered_as(
+            lambda made: made, prepared, form, actions, order_target=plan.order_target
+        )
     path = result.output_path.with_name("between.onnx")
     ir.save(again.model, path)
     return path

@@ -15,7 +15,7 @@ from typing import TypeVar
 from planner.cli.stages import Stages
 from planner.errors import InfeasibleBudgetError, Interrupted, PlannerError
 from planner.report.plain import printable
-from planner.units import format_bytes, typed_size
+from planner.units import format_bytes, some_of, typed_size
 
 Progress = Callable[[str], None]
 T = TypeVar("T")
@@ -63,10 +63,8 @@ def error_line(error: PlannerError, arguments: Sequence[str] = ()) -> str:
         if error.least_peak_bytes and least not in text:
             text += f"; the least feasible budget found is {least} ({error.least_peak_bytes} B)"
         if error.binding:
-            names = ", ".join(f"{n} {format_bytes(b)}" for n, b in error.binding[:_MAX_BINDING])
-            rest = len(error.binding) - _MAX_BINDING
-            more = f" and {rest} more" if rest > 0 else ""
-            text += f"; resident at the step that binds: {names}{more}"
+            resident = [f"{name} {format_bytes(size)}" for name, size in error.binding]
+            text += f"; resident at the step that binds: {some_of(resident, _MAX_BINDING)}"
         if error.least_peak_bytes and (command := _within(arguments, error.least_peak_bytes)):
             text += f"; try: {command}"
     return f"planner: error: {printable(text)}"

@@ -45,8 +45,7 @@ def export_forward(
         )
     check_outputs(output, output.with_suffix(".initial.npz"), force=force)
     with progress() as report:
-        if report:
-            report(f"differentiating {path}")
+        report(f"differentiating {path}")
         graph = differentiate(path, **wanted)
         files = graph.save(output, external_data=external_data, force=force)
     summary = summary_of(graph, files, "" if wanted["check"] else "it was not asked for")

@@ -133,6 +133,8 @@ def look_around(
     Raises:
         UsageError: no file can be made in `disk`.
     """
+    from planner.runtime.timing import available_bytes
+
     if disk is not None:
         progress(f"measuring the disk of {disk}")
     speed = None if disk is None else measured(disk)
@@ -154,7 +156,7 @@ def look_around(
         providers=providers,
         native=native,
         browser=next(filter(None, map(shutil.which, BROWSERS)), None),
-        available_bytes=_available_bytes(),
+        available_bytes=available_bytes(),
         cores=len(os.sched_getaffinity(0)),
         disk=speed,
         problems=tuple(_problems(runtimes, required, providers, why_not_native)),
@@ -229,12 +231,6 @@ def _available() -> list[str]:
         return list(importlib.import_module("onnxruntime").get_available_providers())
     except Exception:  # the CPU's row says why
         return []
-
-
-def _available_bytes() -> int | None:
-    from planner.runtime.timing import available_bytes
-
-    return available_bytes()
 
 
 def _problems(

@@ -10,13 +10,14 @@ from planner.exact.passes import parted
 from planner.exact.policy import ExactPolicy
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Action, Problem
+from planner.search.engine import Engine
 from planner.search.state import SearchState
 from planner.search.stop import First, Stop, after
 from planner.simulate.simulate import candidate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _InParts(ExactPolicy):
+class _InParts(ExactPolicy, Engine):
     """Base of the engines that solve parts of a plan.
 
     Attributes (besides those of `ExactPolicy`):

@@ -116,13 +116,10 @@ def demands_of(
                 readers[buffer[tensor]] += 1
     pairs = _precedences(graph, order, unit_of, like, root)
     units = len(happens_in)
-    flat = list(itertools.chain.from_iterable(happens_in))
     after_at, after = _lists(pairs, units)
     before_at, before = _lists({(b, a) for a, b in pairs}, units)
     return Demands(
-        event_at=_longs([0, *itertools.accumulate(map(len, happens_in))]),
-        event=_longs([what for what, _ in flat]),
-        subject=_longs([whom for _, whom in flat]),
+        **_flat(happens_in),
         size=_longs([round_up(tensors[t].bytes) for t in own]),
         readers=_longs(readers),
         reserved=_longs([round_up(size) for size in demand.reserved]),
@@ -158,12 +155,9 @@ def demands_of_plan(problem: Problem, plan: Candidate) -> Demands:
         if action.kind is ActionKind.RUN and (size := problem.ops[action.target].workspace_bytes):
             happens_in[step] += [(SCRATCH, round_up(size)), (RETURN, 0)]
         happens_in[step] += [(READ, buffer) for buffer in returned[step]]
-    flat = list(itertools.chain.from_iterable(happens_in))
     none, free = _longs(()), _longs([0] * (steps + 1))
     return Demands(
-        event_at=_longs([0, *itertools.accumulate(map(len, happens_in))]),
-        event=_longs([what for what, _ in flat]),
-        subject=_longs([whom for _, whom in flat]),
+        **_flat(happens_in),
         size=_longs(sizes),
         readers=_longs(readers),
         reserved=none,
@@ -173,6 +167,16 @@ def demands_of_plan(problem: Problem, plan: Candidate) -> Demands:
         after_at=free,
         after=none,
     )
+
+
+def _flat(happens_in: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Longs]:
+    """Return the events of the units and their offsets, as fields of `Demands`."""
+    flat = list(itertools.chain.from_iterable(happens_in))
+    return {
+        "event_at": _longs([0, *itertools.accumulate(map(len, happens_in))]),
+        "event": _longs([what for what, _ in flat]),
+        "subject": _longs([whom for _, whom in flat]),
+    }
 
 
 def units_of(

@@ -54,8 +54,7 @@ def with_optional_input(
     fresh = FreeNames(clone).fresh
     kind = types[str(chosen.name)]
     made = ir.Value(name=fresh(f"{chosen.name}__given"), shape=chosen.shape, type=chosen.type)
-    for use in list(chosen.uses()):
-        use.node.replace_input_with(use.idx, made)
+    chosen.replace_all_uses_with(made)
     node = ir.Node(
         "", "OptionalGetElement", [chosen], outputs=[made], name=fresh(f"{made.name}_node")
     )

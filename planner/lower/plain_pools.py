@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from planner.onnxio.load import ValueType
-from planner.onnxio.names import FreeNames
+from planner.onnxio.names import FreeNames, initializer
 
 
 def with_plain_pools(
@@ -37,13 +37,9 @@ def with_plain_pools(
     graph = clone.graph
 
     def constant(wish: str, dims: list[int]) -> ir.Value:
-        array = np.array(dims, dtype=np.int64)
         name = fresh(wish)
-        value = ir.Value(name=name, shape=ir.Shape([4]), type=ir.TensorType(ir.DataType.INT64))
-        value.const_value = ir.Tensor(array, name=name)
-        graph.register_initializer(value)
         found[name] = ValueType(dtype=ir.DataType.INT64, shape=(4,))
-        return value
+        return initializer(graph, name, np.array(dims, dtype=np.int64))
 
     def image_of(value: ir.Value) -> str:
         """Return the name of a new value for the same elements as images of one channel."""
@@ -64,11 +60,7 @@ def with_plain_pools(
         single = ir.Value(name=image_of(source), shape=_static(source), type=source.type)
         pool.replace_input_with(0, single)
         whole = ir.Value(name=made.name, shape=made.shape, type=made.type)
-        for use in list(made.uses()):
-            use.node.replace_input_with(use.idx, whole)
-        for index, value in enumerate(graph.outputs):
-            if value is made:
-                graph.outputs[index] = whole
+        made.replace_all_uses_with(whole, replace_graph_outputs=True)
         made.shape = _static(made)
         made.name = image_of(whole)
         before, after = fresh(f"{single.name}_node"), fresh(f"{made.name}_back")

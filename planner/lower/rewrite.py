@@ -26,7 +26,7 @@ from planner.lower.sequence import Sequencer
 from planner.lower.steps import PlannedStep, swap_attributes
 from planner.onnxio.bodies import captured, has_bodies, rewire
 from planner.onnxio.load import ValueType
-from planner.onnxio.names import FreeNames
+from planner.onnxio.names import FreeNames, initializer
 from planner.plan.problem import Action
 from planner.targets import HOST, Target
 from planner.targets.keys import NEEDS_KEY, NEEDS_SWAPS
@@ -392,14 +392,7 @@ class _Writer:
         """Return an initializer of int64 zeros, made on the first call for a name (`wish`)."""
         if wish not in self.zeros:
             name = self.names.fresh(wish)
-            tensor = ir.Tensor(np.zeros(shape, dtype=np.int64), name=name)
-            value = ir.Value(
-                name=name,
-                shape=ir.Shape(shape),
-                type=ir.TensorType(ir.DataType.INT64),
-                const_value=tensor,
-            )
-            self.model.graph.register_initializer(value)
-            self.zeros[wish] = value
+            zeros = np.zeros(shape, dtype=np.int64)
+            self.zeros[wish] = initializer(self.model.graph, name, zeros)
             self.types[name] = ValueType(dtype=ir.DataType.INT64, shape=shape)
         return self.zeros[wish]

@@ -13,10 +13,21 @@ from collections.abc import Sequence
 
 from planner.formulate import Formulation
 from planner.graph.model import OpId, Role, Tensor, TensorId, TrainingGraph
-from planner.graph.rules import COPIES
-from planner.lower import steps
+from planner.graph.rules import (
+    COPIES,
+    FROM_HOST,
+    LOAD_IN,
+    STORE_OUT,
+    STORE_TO,
+    SWAP_BEGIN,
+    SWAP_IN,
+    SWAP_IN_DONE,
+    SWAP_OUT,
+    SWAP_OUT_DONE,
+    TO_HOST,
+)
 from planner.lower.order.anchors import Anchorer
-from planner.lower.steps import PlannedStep
+from planner.lower.steps import PlannedStep, copying
 from planner.onnxio.names import FreeNames
 from planner.plan.problem import Action, ActionKind
 from planner.targets import HOST, Target
@@ -177,11 +188,13 @@ class Sequencer(Anchorer):
         op = self.graph.operations[op_id]
         (tensor,), (host,) = op.inputs, op.outputs
         name, source = self.graph.tensors[host].name, self._read(tensor)
-        to = steps.store_to(name, host)
+        to = copying(STORE_TO, name, host, {})
         to.name, to.number = self.names.fresh(to.name), self._next()
+        to.writes = {"": name}
         to.on_cpu = self.target.own_memory
         self.steps.append(to)
-        token = self._added(steps.store(name, tensor, source, self.swap_run), f"{name}__storing")
+        reads = {"": source, "run": self.swap_run, "to": name}
+        token = self._added(copying(STORE_OUT, name, tensor, reads), f"{name}__storing")
         self.leaving[tensor] = (token, source)
         self.nodes[op_id] = self.steps[-1].name
         self.made.add(host)
@@ -279,21 +292,25 @@ class Sequencer(Anchorer):
         name = self.graph.tensors[tensor].name
         source = self._read(tensor)
         if tensor in self.beside:
-            step = steps.out(name, tensor, source, self.swap_run)
+            step = copying(SWAP_OUT, name, tensor, {"": source, "run": self.swap_run})
             self.leaving[tensor] = (self._added(step, f"{name}__leaving"), source)
         else:
-            self.host[tensor] = self._added(steps.to_host(name, tensor, source), f"{name}__host")
+            step = copying(TO_HOST, name, tensor, {"": source})
+            self.host[tensor] = self._added(step, f"{name}__host")
         return self.steps[-1].name
 
     def _swap_begin(self, tensor: TensorId) -> None:
+        """Name the run; where a target might place a node without inputs on the CPU, give it one."""
         here = [t.name for t in self.graph.tensors if t.is_persistent and not t.on_host]
-        reads = here[0] if here and self.target.own_memory else None
-        self.swap_run = self._added(steps.begin(tensor, reads), "planner__swap_run")
+        reads = {"": here[0]} if here and self.target.own_memory else {}
+        step = copying(SWAP_BEGIN, "planner", tensor, reads)
+        self.swap_run = self._added(step, "planner__swap_run")
 
     def _swap_out_done(self, tensor: TensorId) -> None:
         token, source = self.leaving.pop(tensor)
         name = self.graph.tensors[tensor].name
-        ended = self._added(steps.out_done(name, tensor, token, source), f"{name}__host")
+        step = copying(SWAP_OUT_DONE, name, tensor, {"": token, "of": source})
+        ended = self._added(step, f"{name}__host")
         if tensor in self.beside:
             self.host[tensor] = ended
 
@@ -302,16 +319,16 @@ class Sequencer(Anchorer):
         self.swap_ins[tensor] = count
         output = f"{self.graph.tensors[tensor].name}__swap_in_{count}"
         if tensor in self.beside:
-            self._comes(steps.back(output, tensor, self.host.pop(tensor), count), output)
+            reads = {"": self.host.pop(tensor)}
+            self._comes(copying(SWAP_IN, output, tensor, reads, copy=count), output)
         elif tensor in self.stores:
             assert tensor not in self.leaving, (
                 "a tensor is copied back before its copy to the host is complete"
             )
-            self._comes(
-                steps.load(Role.SWAP_IN, output, tensor, self.host[tensor], self.swap_run), output
-            )
+            reads = {"": self.host[tensor], "run": self.swap_run}
+            self._comes(copying(LOAD_IN, output, tensor, reads), output)
         else:
-            step = steps.from_host(output, tensor, self.host[tensor], count)
+            step = copying(FROM_HOST, output, tensor, {"": self.host[tensor]}, copy=count)
             self._renew(tensor, self._added(step, output))
 
     def _comes(self, step: PlannedStep, output: str) -> None:
@@ -328,12 +345,13 @@ class Sequencer(Anchorer):
         count = self.swap_ins.get(tensor, 0) + 1
         self.swap_ins[tensor] = count
         output = f"{self.graph.tensors[tensor].name}__loaded_{count}"
-        host = self._read(op.inputs[0])
-        self._comes(steps.load(Role.PAGE_IN, output, tensor, host, self.swap_run), output)
+        reads = {"": self._read(op.inputs[0]), "run": self.swap_run}
+        self._comes(copying(LOAD_IN, output, tensor, reads, role=Role.PAGE_IN), output)
 
     def _swap_in_done(self, tensor: TensorId) -> None:
         value, output = self.coming.pop(tensor)
-        self.value[tensor] = self._added(steps.back_done(output, tensor, value), output)
+        step = copying(SWAP_IN_DONE, output, tensor, {"": value})
+        self.value[tensor] = self._added(step, output)
 
     def _free_unread(self) -> None:
         """Give each output that the plan leaves without a reader an anchor as one.

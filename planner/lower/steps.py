@@ -36,6 +36,20 @@ from planner.graph.rules import (
     TO_HOST,
 )
 
+_COPIES = {
+    TO_HOST: (Role.SWAP_OUT, "swap_out"),
+    FROM_HOST: (Role.SWAP_IN, "node"),
+    SWAP_BEGIN: (Role.SWAP_BEGIN, "swap_begin"),
+    SWAP_OUT: (Role.SWAP_OUT, "swap_out"),
+    SWAP_OUT_DONE: (Role.SWAP_OUT_DONE, "swap_out_done"),
+    SWAP_IN: (Role.SWAP_IN, "node"),
+    LOAD_IN: (Role.SWAP_IN, "node"),
+    SWAP_IN_DONE: (Role.SWAP_IN_DONE, "done"),
+    STORE_TO: (Role.STORE_TO, "store_to"),
+    STORE_OUT: (Role.PAGE_OUT, "store"),
+}
+"""By operator of a copy: the role of its nodes, and what their names end in."""
+
 
 @dataclass(slots=True, kw_only=True)
 class PlannedStep:
@@ -65,77 +79,32 @@ class PlannedStep:
     on_cpu: bool = False
 
 
-def to_host(name: str, tensor: TensorId, source: str) -> PlannedStep:
-    """Return a copy out on the stream of the operations."""
-    return _copy(Role.SWAP_OUT, TO_HOST, f"{name}__swap_out", tensor, {"": source})
-
-
-def from_host(output: str, tensor: TensorId, source: str, count: int) -> PlannedStep:
-    """Return the `count`-th copy back on the stream of the operations; its output is `output`."""
-    step = _copy(Role.SWAP_IN, FROM_HOST, f"{output}__node", tensor, {"": source})
-    step.copy = count
-    return step
-
-
-def begin(tensor: TensorId, reads: str | None) -> PlannedStep:
-    """Return the node that names a run.
+def copying(
+    op_type: str,
+    stem: str,
+    tensor: TensorId,
+    reads: dict[str, str],
+    *,
+    role: Role | None = None,
+    copy: int = 0,
+) -> PlannedStep:
+    """Return a node of a copy to the host or back.
 
     Args:
-        tensor: any tensor that is copied beside the operations.
-        reads: a value on the device, where a node without one might be placed on the CPU.
+        stem: the name of what the node is for, with which its own name begins.
+        tensor: the tensor that is copied; for SwapBegin, any that is copied beside the operations.
+        role: a role other than the operator's usual one.
+        copy: which of the tensor's copies back it is.
     """
-    of = {"": reads} if reads else {}
-    return _copy(Role.SWAP_BEGIN, SWAP_BEGIN, "planner__swap_begin", tensor, of)
-
-
-def out(name: str, tensor: TensorId, source: str, run: str) -> PlannedStep:
-    """Return the node that begins a copy out beside the operations."""
-    reads = {"": source, "run": run}
-    return _copy(Role.SWAP_OUT, SWAP_OUT, f"{name}__swap_out", tensor, reads)
-
-
-def out_done(name: str, tensor: TensorId, token: str, source: str) -> PlannedStep:
-    """Return the node that waits for a copy out."""
-    reads = {"": token, "of": source}
-    return _copy(Role.SWAP_OUT_DONE, SWAP_OUT_DONE, f"{name}__swap_out_done", tensor, reads)
-
-
-def back(output: str, tensor: TensorId, token: str, count: int) -> PlannedStep:
-    """Return the node that begins the `count`-th copy back, which will be `output`."""
-    step = _copy(Role.SWAP_IN, SWAP_IN, f"{output}__node", tensor, {"": token})
-    step.copy = count
-    return step
-
-
-def load(role: Role, output: str, tensor: TensorId, host: str, run: str) -> PlannedStep:
-    """Return the node that begins a copy in of a value that lives on the host, which will be
-    `output`."""
-    reads = {"": host, "run": run}
-    return _copy(role, LOAD_IN, f"{output}__node", tensor, reads)
-
-
-def store_to(name: str, tensor: TensorId) -> PlannedStep:
-    """Return the node that makes an output of that name, which will live on the host."""
-    step = _copy(Role.STORE_TO, STORE_TO, f"{name}__store_to", tensor, {})
-    step.writes = {"": name}
-    return step
-
-
-def store(name: str, tensor: TensorId, source: str, run: str) -> PlannedStep:
-    """Return the node that begins a copy out to the output of that name."""
-    reads = {"": source, "run": run, "to": name}
-    return _copy(Role.PAGE_OUT, STORE_OUT, f"{name}__store", tensor, reads)
-
-
-def back_done(output: str, tensor: TensorId, coming: str) -> PlannedStep:
-    """Return the node that waits for a copy back."""
-    return _copy(Role.SWAP_IN_DONE, SWAP_IN_DONE, f"{output}__done", tensor, {"": coming})
-
-
-def _copy(
-    role: Role, op_type: str, name: str, tensor: TensorId, reads: dict[str, str]
-) -> PlannedStep:
-    return PlannedStep(role=role, op_type=op_type, name=name, tensor=tensor, reads=reads)
+    usual, end = _COPIES[op_type]
+    return PlannedStep(
+        role=role or usual,
+        name=f"{stem}__{end}",
+        tensor=tensor,
+        copy=copy,
+        reads=reads,
+        op_type=op_type,
+    )
 
 
 def swap_attributes(op_type: str, tensor: Tensor) -> list[ir.Attr]:

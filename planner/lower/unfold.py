@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 from planner.onnxio.bodies import has_bodies, nodes_within
 from planner.onnxio.load import ValueType
-from planner.onnxio.names import FreeNames
+from planner.onnxio.names import FreeNames, initializer
 from planner.targets import HOST, Target
 
 MIN_BYTES = 64 * 1024
@@ -242,7 +242,7 @@ class _UnfoldWriter:
         self._one: ir.Value | None = None
 
     def value(self, wish: str, dtype: ir.DataType, dims: list[int]) -> ir.Value:
-        return _value(self._names.fresh(wish), dtype, dims)
+        return ir.val(self._names.fresh(wish), dtype, dims)
 
     def node(
         self,
@@ -262,24 +262,16 @@ class _UnfoldWriter:
         return self._one
 
     def constant(self, wish: str, array: np.ndarray) -> ir.Value:
-        value = self.value(wish, ir.DataType.from_numpy(array.dtype), list(array.shape))
-        value.const_value = ir.Tensor(array, name=value.name)
-        self.model.graph.register_initializer(value)
-        return value
+        return initializer(self.model.graph, self._names.fresh(wish), array)
 
     def in_place_of(self, constant: ir.Value, kind: ValueType) -> ir.Value:
         """Return a new value with the constant's name that all its readers read instead."""
-        name, readers = str(constant.name), list(constant.uses())
+        name = str(constant.name)
         del self.model.graph.initializers[name]
         constant.name = self._names.fresh(f"{name}__folded")
-        full = _value(name, kind.dtype, list(kind.shape))
-        for use in readers:
-            use.node.replace_input_with(use.idx, full)
+        full = ir.val(name, kind.dtype, kind.shape)
+        constant.replace_all_uses_with(full)
         return full
-
-
-def _value(name: str, dtype: ir.DataType, dims: list[int]) -> ir.Value:
-    return ir.Value(name=name, shape=ir.Shape(dims), type=ir.TensorType(dtype))
 
 
 def _types_of(*values: ir.Value) -> dict[str, ValueType]:

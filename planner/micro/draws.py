@@ -7,14 +7,20 @@ import onnx_ir as ir
 
 from planner.errors import ModelError
 from planner.graph.effects import effect_of
-from planner.onnxio.names import FreeNames
+from planner.onnxio.names import FreeNames, initializer
 
 _LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 
 
 def random_nodes(model: ir.Model) -> list[ir.Node]:
     """Return the nodes that draw random numbers, dropout among them."""
-    return [node for node in model.graph if _is_random(node)]
+    return [
+        node
+        for node in model.graph
+        if effect_of(
+            node.op_type, node.domain, dict.fromkeys(node.attributes), training=_may_train(node)
+        ).is_random
+    ]
 
 
 def without_draws(model: ir.Model) -> ir.Model:
@@ -27,7 +33,7 @@ def without_draws(model: ir.Model) -> ir.Model:
     names = FreeNames(clone)
     for node in random_nodes(clone):
         if node.op_type == "Dropout" and len(node.inputs) > 2:
-            off = _constant(clone, names, np.zeros((), np.bool_))
+            off = initializer(clone.graph, names.fresh("draws_off"), np.zeros((), np.bool_))
             node.replace_input_with(2, off)
         elif node.op_type in _LIKE:
             _replace_like(clone, names, node)
@@ -38,11 +44,6 @@ def without_draws(model: ir.Model) -> ir.Model:
                 "--micro-batch"
             )
     return clone
-
-
-def _is_random(node: ir.Node) -> bool:
-    attributes = dict.fromkeys(node.attributes)
-    return effect_of(node.op_type, node.domain, attributes, training=_may_train(node)).is_random
 
 
 def _may_train(node: ir.Node) -> bool:
@@ -67,21 +68,7 @@ def _replace_like(model: ir.Model, names: FreeNames, node: ir.Node) -> None:
         "", "ConstantOfShape", [shape], [value], outputs=[half], name=names.fresh("Halves:draws")
     )
     model.graph.insert_before(node, [first, second])
-    for use in list(out.uses()):
-        use.node.replace_input_with(use.idx, half)
-    for place, output in enumerate(model.graph.outputs):
-        if output is out:
-            name, out.name = out.name, names.fresh("draws_old")
-            half.name = name
-            model.graph.outputs[place] = half
+    if out.is_graph_output():
+        half.name, out.name = out.name, names.fresh("draws_old")
+    out.replace_all_uses_with(half, replace_graph_outputs=True)
     model.graph.remove(node)
-
-
-def _constant(model: ir.Model, names: FreeNames, array: np.ndarray) -> ir.Value:
-    name = names.fresh("draws_off")
-    tensor = ir.Tensor(array, name=name)
-    value = ir.Value(
-        name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
-    )
-    model.graph.register_initializer(value)
-    return value

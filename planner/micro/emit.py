@@ -11,7 +11,6 @@ count (1 where a run counts nothing); all others read the total count.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -19,22 +18,8 @@ import onnx_ir as ir
 from planner.errors import ModelError
 from planner.micro.flow import ACCUMULATORS, NEXT_STEP, Flow
 from planner.micro.kinds import MEAN, SUM
-from planner.onnxio.names import FreeNames
-from planner.plan.planfile import Accumulator
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
-    """The model of one run; `planner.plan.planfile.MicroBatches` explains the other attributes.
-
-    Attributes:
-        model: a clone of the original, with totals.
-    """
-
-    model: ir.Model
-    accumulators: tuple[Accumulator, ...]
-    scaled: tuple[str, ...]
-    per_run: Mapping[str, int]
+from planner.onnxio.names import FreeNames, initializer
+from planner.plan.planfile import Accumulator, MicroBatches
 
 
 def has_accumulators(model: ir.Model) -> bool:
@@ -42,7 +27,9 @@ def has_accumulators(model: ir.Model) -> bool:
     return any(node.op_type in ACCUMULATORS for node in model.graph)
 
 
-def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Emitted:
+def emit(
+    model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int
+) -> tuple[ir.Model, MicroBatches]:
     """Build the model whose runs add up their totals.
 
     Args:
@@ -50,6 +37,9 @@ def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Em
         kinds: for each value that is added up, "sum", "mean" or the name of a count; for each output that
             carries the batch, "sum" (unchanged) or "mean" (scaled).
         runs: the number of runs in a step.
+
+    Returns:
+        A clone with totals, and how its runs make a step, without times.
 
     Raises:
         ModelError: a total cannot be fed back; the message names it.
@@ -73,8 +63,12 @@ def emit(model: ir.Model, flow: Flow, kinds: Mapping[str, str], runs: int) -> Em
         if kinds.get(name) == MEAN:
             build.scale_output(name)
             scaled.append(name)
-    return Emitted(
-        model=clone,
+    batch = flow.batch
+    return clone, MicroBatches(
+        runs=runs,
+        dim=batch.dim,
+        batch=batch.size,
+        inputs=dict(batch.inputs),
         accumulators=tuple(made),
         scaled=tuple(scaled),
         per_run={name: flow.axis[name] for name in per_run},
@@ -133,11 +127,7 @@ class _TotalsWriter:
         value, kinds = self.values[name], self.flow.types
         node = value.producer()
         assert node is not None
-        fed = ir.Value(
-            name=self.names.fresh(f"{name}__acc"),
-            shape=ir.Shape(kinds[name].shape),
-            type=ir.TensorType(kinds[name].dtype),
-        )
+        fed = ir.val(self.names.fresh(f"{name}__acc"), kinds[name].dtype, kinds[name].shape)
         self.model.graph.inputs.append(fed)
         value.name = self.names.fresh(f"{name}__run")
         self.raw[name], self.fed[name] = value, fed
@@ -264,15 +254,7 @@ class _TotalsWriter:
     def _constant(self, what: str, array: np.ndarray) -> ir.Value:
         if what not in self.constants:
             name = self.names.fresh(f"micro_{what.lower()}")
-            tensor = ir.Tensor(array, name=name)
-            value = ir.Value(
-                name=name,
-                shape=ir.Shape(array.shape),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-            self.model.graph.register_initializer(value)
-            self.constants[what] = value
+            self.constants[what] = initializer(self.model.graph, name, array)
         return self.constants[what]
 
     def _op(

@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from planner.choices import RELATIVE
+
 Array = npt.NDArray[Any]
 
 SUM, MEAN = "sum", "mean"
-
-_RELATIVE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
-"""Tolerance as a share of the largest element, as in `planner.runtime.optimizers.same_numbers`."""
 
 _NOISE = 1e-6
 """Largest rounding error, as a share of the largest total: smaller values are 0 in exact arithmetic."""
@@ -105,7 +104,7 @@ def _kind(runs: Runs, name: str, counts: Sequence[str]) -> str | None:
         return None
     if whole.dtype.kind != "f":
         return SUM if np.array_equal(whole, a + b) else None
-    limit = _RELATIVE.get(str(whole.dtype), 1e-3) * float(np.abs(whole).max(initial=0.0))
+    limit = RELATIVE.get(str(whole.dtype), 1e-3) * float(np.abs(whole).max(initial=0.0))
     one, two = a.astype(np.float64), b.astype(np.float64)
 
     def fits(expected: Array) -> bool:
@@ -136,7 +135,7 @@ def per_sample_kind(runs: Runs, name: str, axis: int) -> str | None:
     if whole.dtype.kind != "f":
         return SUM if np.array_equal(whole, joined) else None
     a, b = whole.astype(np.float64), joined.astype(np.float64)
-    limit = _RELATIVE.get(str(whole.dtype), 1e-3) * float(np.abs(a).max(initial=0.0))
+    limit = RELATIVE.get(str(whole.dtype), 1e-3) * float(np.abs(a).max(initial=0.0))
     for kind, share in ((SUM, 1.0), (MEAN, 0.5)):
         if np.allclose(a, share * b, rtol=0.0, atol=limit, equal_nan=True):
             return kind

@@ -194,13 +194,10 @@ class Rules:
             if filled and mode == "constant":
                 return _same([kinds[0], kinds[2]])
         if op == "Slice":
-            self._check_steps(node)
+            steps = node.inputs[4] if len(node.inputs) > 4 else None
+            if steps is not None and min(_ints(steps)) < 0:
+                raise Unknown("reverses rows")
         return kinds[0]
-
-    def _check_steps(self, node: ir.Node) -> None:
-        """Raise Unknown where a slice reverses rows."""
-        if len(node.inputs) > 4 and node.inputs[4] is not None and min(_ints(node.inputs[4])) < 0:
-            raise Unknown("reverses rows")
 
     def gathered(self, node: ir.Node, kinds: list[Known]) -> Known:
         data, where = (str(v.name) for v in node.inputs[:2] if v is not None)
@@ -309,14 +306,6 @@ def _plain(kinds: Sequence[Known]) -> None:
         raise Unknown("is not linear in a value that was divided by a size or a count")
 
 
-def _first(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
-    return kinds[0]
-
-
-def _summed(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
-    return _same(kinds)
-
-
 def _each(_rules: Rules, _node: ir.Node, kinds: list[Known]) -> Known:
     """Derive any elementwise function."""
     _plain(kinds)
@@ -338,7 +327,7 @@ RULES: Mapping[ShareRule, Callable[[Rules, ir.Node, list[Known]], Known]] = {
     "keeps": Rules.kept,
     "linear": Rules.kept,
     "view": Rules.moved,
-    "sum": _summed,
+    "sum": lambda _rules, _node, kinds: _same(kinds),
     "product": Rules.product,
     "each": _each,
     "along axis": Rules.along,
@@ -347,7 +336,7 @@ RULES: Mapping[ShareRule, Callable[[Rules, ir.Node, list[Known]], Known]] = {
     "reduces to a total": Rules.reduced,
     "reduces": Rules.reduced,
     "where": _chosen,
-    "expands": _first,
+    "expands": lambda _rules, _node, kinds: kinds[0],
     "cuts": Rules.cut,
     "gathers": Rules.gathered,
     "scatters": Rules.scattered,

@@ -123,8 +123,10 @@ class _ShareWalk:
             try:
                 kind = self._of(node) if concerned else self._constant(node)
             except Unknown as unknown:
+                reads = (str(v.name) for v in node.inputs if v is not None)
                 what = f"node {node.name!r} ({node.op_type}) {unknown}"
-                self.why.update(dict.fromkeys(made, self._first_why(node) or what))
+                first = next((self.why[name] for name in reads if name in self.why), what)
+                self.why.update(dict.fromkeys(made, first))
                 continue
             for name in made:
                 self.found[name] = kind
@@ -134,10 +136,6 @@ class _ShareWalk:
                         self.why[name] = f"node {node.name!r} ({node.op_type}) counts no samples"
                     else:  # as a divisor; as a total it is a sum
                         self.found[name] = Known({name: -1})
-
-    def _first_why(self, node: ir.Node) -> str:
-        names = [str(v.name) for v in node.inputs if v is not None]
-        return next((self.why[n] for n in names if n in self.why), "")
 
     def _constant(self, node: ir.Node) -> Known:
         """Return what is known of a node that depends neither on samples nor on the batch's size."""

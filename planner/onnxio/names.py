@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 
@@ -27,6 +28,13 @@ def name_nodes(model: ir.Model) -> int:
         seen.add(node.name)
         count += 1
     return count
+
+
+def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """Add an initializer to a graph, under a name that nothing in the model has, and return it."""
+    value = ir.val(name, const_value=ir.Tensor(array, name=name))
+    graph.register_initializer(value)
+    return value
 
 
 class FreeNames:

@@ -2,7 +2,7 @@
 
 A plan names tensors and nodes as the model does. `planner apply` can rebuild the rewritten model
 from the original and its plan, and a reader can check a plan without planner. `planfile.md`
-describes the file to that reader; `plan.schema.json` is the same as a JSON Schema.
+describes every field to that reader; `plan.schema.json` is the same as a JSON Schema.
 """
 
 from __future__ import annotations
@@ -40,16 +40,11 @@ Change = Annotated[float, Meta(ge=-MAX_BYTES, le=MAX_BYTES)]
 Dim = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 Axis = Annotated[int, Meta(ge=0, le=MAX_RANK)]
 Chunks = Annotated[int, Meta(ge=2, le=MAX_CHUNKS)]
-Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBound:
-    """An upper bound on a tensor (`shape`), or on the memory that the bodies of a node hold (`bytes`).
-
-    Attributes:
-        shown: one run of the model showed it; nobody asked for it.
-    """
+    """An upper bound on a tensor (`shape`), or on the memory that the bodies of a node hold (`bytes`)."""
 
     name: str
     shape: tuple[Count, ...] | None = None
@@ -59,11 +54,7 @@ class SizeBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAction:
-    """One step of the schedule: a run of a node, or a swap-out or swap-in of a tensor.
-
-    `kind` is run, swap-out or swap-in. `target` is the name of a node or tensor. `copy` counts the
-    earlier runs of the same node, or the earlier swap-ins of the same tensor (0 is the first).
-    """
+    """One step of the schedule: a run of a node, or a swap-out or swap-in of a tensor."""
 
     kind: ActionKind
     target: str
@@ -72,19 +63,7 @@ class PlannedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The choice for one tensor in one retention interval, with its cost and that of the alternative.
-
-    Attributes:
-        action: "recompute", "swap", or "page-in" for a tensor that lives on the host ("keep" is not
-            listed).
-        start, end: half-open range of steps in the planned schedule in which the tensor is absent.
-        cost_us: time of the tensor's recompute, of its two copies, which may run beside the
-            operations, or of the one copy of a tensor that lives on the host.
-        recompute_us, swap_us: cost of either here; None if it may not be done.
-        why: one sentence.
-        reason_code: why the other lever was closed (`planner.graph.reasons`); "" if it was open,
-            and in older files.
-    """
+    """The choice for one tensor in one retention interval, with its cost and that of the alternative."""
 
     tensor: str
     bytes: Count
@@ -101,12 +80,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barred:
-    """A recompute or a swap that was ruled out while the plan was made, although the model allows it.
-
-    Attributes:
-        action: "recompute" if `name` is a node's, "swap" if it is a tensor's.
-        reason_code: see `planner.graph.reasons`.
-    """
+    """A recompute or a swap that was ruled out while the plan was made, although the model allows it."""
 
     action: Literal["recompute", "swap"]
     name: str
@@ -114,37 +88,25 @@ class Barred:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRegion:
-    """Nodes that run in chunks of rows.
-
-    Attributes:
-        tensor, axis: tensor and axis of the first cut, into `chunks` parts.
-        large_bytes: values of at least this size were included, with their producers and readers.
-        nodes: all nodes that run in chunks, in file order.
-    """
+class Seed:
+    """The start of a region of nodes that run in chunks of rows, and its extent."""
 
     tensor: str
     axis: Axis
     chunks: Chunks
     large_bytes: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRegion(Seed):
+    """Nodes that run in chunks of rows."""
+
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCost:
-    """Predicted figures of one schedule.
-
-    `time_us` is the sum of operations and copies on one stream, unless the plan's `copies` are
-    "overlapped". `paged_tensors` live on the host: `page_in_bytes` are copied to the device, some
-    tensors more than once, and `page_out_bytes` to the host. The baseline's `time_us` also has the
-    copies that a session makes in any case. `halved_tensors` are kept in half precision from
-    forward to backward, in `halved_bytes`, and all their casts take `cast_us`. `pins_us`, a part of
-    `time_us`, is the time of nodes that pin the order, if times are measured. `cache_us`, not a part
-    of `time_us`, is the change of the operations' time as more or less of their data is in the
-    processor's cache (negative: less time). `host_bytes` is the most on the host at once, with
-    buffers rounded up as the arena rounds them. `file_bytes` of initializers on the host live in
-    files and are in no other figure.
-    """
+    """Predicted figures of one schedule."""
 
     peak_bytes: Count
     time_us: Amount
@@ -175,13 +137,7 @@ class PredictedCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A buffer on the device at the planned peak.
-
-    Attributes:
-        tensor: its name in the original model; `copy` is the name of this copy of it in the
-            rewritten model (the same, unless it was recomputed or swapped in). Tensors that only
-            planner added (the 8 bytes of an anchor) have one name for both.
-    """
+    """A buffer on the device at the planned peak."""
 
     tensor: str
     copy: str
@@ -191,13 +147,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMoment:
-    """The contents of the device at the planned peak; the figures add up to `planned.peak_bytes`.
-
-    Attributes:
-        step, node: the first step of the rewritten model at which the peak is reached.
-        persistent_bytes: graph inputs and initializers; workspace_bytes: of that node's kernel.
-        residents: everything else, largest first.
-    """
+    """The contents of the device at the planned peak; the figures add up to `planned.peak_bytes`."""
 
     step: Count
     node: str
@@ -208,16 +158,7 @@ class PeakMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arena:
-    """The ONNX Runtime arena in which the rewritten model runs: in its first region alone.
-
-    Every chunk is split.
-
-    Attributes:
-        max_bytes: bytes that the budget leaves for the arena; more if it bounds live bytes alone and a
-            step needs more.
-        first_region_bytes: bytes that a step needs; 0 for a first region of `max_bytes`.
-        is_proved: the plan was verified in it. Otherwise, a session's arena may grow beyond it.
-    """
+    """The ONNX Runtime arena in which the rewritten model runs: in its first region alone."""
 
     max_bytes: Count
     first_region_bytes: Count
@@ -243,13 +184,7 @@ class Arena:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """planner's pool on the CPU (`planner.native`) in which the rewritten model runs.
-
-    Attributes:
-        is_proved: the plan was verified in it. Otherwise, allocations that do not fit lie outside
-            the pool. That is so for a model with control flow, as the requests of its bodies are
-            not predicted one by one.
-    """
+    """planner's pool on the CPU (`planner.native`) in which the rewritten model runs."""
 
     bytes: Count
     is_proved: bool = False
@@ -262,16 +197,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulator:
-    """A total that the runs of a step add up, fed from each run to the next.
-
-    Graph output `output` of one run is fed to the next run as graph input `input`. The first run is
-    fed zeros.
-
-    Attributes:
-        scale: factor of a run's contribution: 1 for a sum over samples, 1/runs for a mean; None if
-            it is weighted with `count`, whose own total is an accumulator too.
-        count: name of the count that the value is a mean over ("" if `scale` is given).
-    """
+    """A total that the runs of a step add up, fed from each run to the next."""
 
     input: str
     output: str
@@ -282,22 +208,7 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatches:
-    """A step as several runs on parts of its batch.
-
-    Attributes:
-        runs: number of runs; each has `batch / runs` samples.
-        dim: the open dim of the batch; `batch` is its size in the whole step.
-        inputs: by name of each input that is cut into parts, the axis of the cut.
-        accumulators: totals fed back from run to run; none if the model's own nodes add up
-            (InPlaceAccumulatorV2).
-        scaled: means that a run scales by 1/runs and that are not accumulators: totals of the
-            model's own nodes, and outputs in `per_run`.
-        per_run: by name of each output that a run has for its own samples, the axis along which the
-            caller joins the runs' values.
-        run_us, baseline_run_us: time of one run as planned, and of the unchanged model with the
-            same accumulators.
-        baseline_run_bytes: peak of the latter.
-    """
+    """A step as several runs on parts of its batch."""
 
     runs: Annotated[int, Meta(ge=1, le=MAX_BYTES)]
     dim: str
@@ -313,67 +224,7 @@ class MicroBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan file.
-
-    Attributes:
-        model_sha256: digest of the model file (its proto without external data).
-        dims: sizes of the open dims, by name, or by place if they have none.
-        budget_text, budget_bytes: the budget as typed (or its source), and in bytes.
-        reserve_bytes: bytes set aside from the budget.
-        budget_of: the quantity that the budget bounds: "held", all bytes of a session opened by
-            `planner.open_session`, or "live", the bytes of live tensors.
-        pool: planner's pool on the CPU for the rewritten model, as predicted page by page; None if
-            it runs in none.
-        arena: the arena in which the rewritten model runs within the budget, as predicted by
-            replaying ONNX Runtime's allocator, or as it ran; None if it has none, or it is not
-            known.
-        max_slowdown: the most time that a plan may add, as a ratio (0.05 is 5%); None for no limit.
-        binds: the limit that kept the peak from being lower or the plan from being faster:
-            "budget", "slowdown", or "" if neither did.
-        device: the target that the file is written for: "cpu", "webgpu", "cuda" or "any".
-        assumed: made without the device's provider: its optimizers and the placement of nodes are
-            assumptions, and `planner apply` plans again on a machine with the provider.
-        resident: names of the inputs, initializers and outputs that live on the host; `feeds` is
-            the place of the caller's inputs and results ("host", "device").
-        split: regions of the model that run in chunks of rows. Each inner list was split together,
-            in the model that the lists before it left.
-        cast_saved: the type in which tensors may be stored from forward to backward ("none",
-            "bf16", "fp16"); `halved`: names of the tensors that are.
-        fuse: how element operations of the model were fused ("none", "exact", "auto"), into
-            `fused_nodes` nodes; `unfused`: the first operations of groups that stay as they are.
-        pattern: sessions with default options may use the memory pattern; False if an input of the
-            rewritten model may be left out.
-        numbers: how close the rewritten model's outputs are to the original's (`planner.choices`).
-        default_differ: results of the rewritten model whose bits differ from the original's if
-            sessions with default options run both; None if not compared.
-        recompute, include, exclude, min_tensor: the request's limits on the plan.
-        host_budget_bytes: the most on the host at once, or in the disk's folder; None for no limit.
-        disk: the measured disk that swaps go to; None if they go to the host's memory.
-        order_target: "default" or "priority": the session option the file is written for.
-        baseline: the original model in the order ONNX Runtime runs it by default.
-        best_order: the original operations in the base order that planner chose.
-        planned: the rewritten model.
-        copies: "serial", or "overlapped" if the planned time has them beside the operations.
-        one_stream_us: time of the rewritten model with its copies on the stream of the operations;
-            None in older files, which have no other time.
-        least_peak_bytes: least peak found by any plan tried; least_peak_bound_bytes: no plan of
-            this class can be below it.
-        bound_us, gap: bound on the time of any plan within the budget, and planned/bound - 1; None
-            if nothing was proved. `bound_class` names the schedules that it holds for.
-        binding: (tensor, bytes) resident at the planned peak, largest first (up to 20).
-        peak: everything resident at the planned peak; None in older files.
-        barred: levers ruled out while the plan was made; empty in older files.
-        engines: statistics of each engine in the search that found the plan; empty in older files.
-        micro: the step as several runs on parts of the batch; None for one run. `baseline` is one run of
-            the original on the whole batch then, `planned` has the peak of a run and the time, copies and
-            recomputes of all runs together, and `dims` has the batch of a run.
-        unchanged: the budget is at or above the baseline peak: the model is copied as it is.
-        ort_optimized: planned on the graph as ONNX Runtime's optimizers leave it.
-        bounds: of sizes that depend on data, as the user gave them or one run showed them.
-        block_channels: channels in a block of the layout of the rewritten model's weights (NCHWc):
-            the file is right only on processors with blocks of that size; 0 if no weight has that
-            layout.
-    """
+    """The plan file."""
 
     version: Literal[1] = PLAN_VERSION
     planner_version: str = ""
@@ -419,7 +270,7 @@ class Plan:
     engine: str = ""
     solve_s: Amount = 0.0
     engines: tuple[EngineStatistics, ...] = ()
-    seed: Seed = 0
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0
     baseline: PredictedCost
     best_order: PredictedCost
     planned: PredictedCost

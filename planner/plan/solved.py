@@ -37,6 +37,12 @@ class Solved:
     is_impossible: bool = False
 
     @property
+    def found(self) -> Candidate:
+        """The best plan, of a search that found one that fits."""
+        assert self.candidate is not None
+        return self.candidate
+
+    @property
     def gap(self) -> float | None:
         """The most that the plan's time may exceed the optimum, as a ratio (0.01 is 1%)."""
         if self.candidate is None or self.bound_us <= 0:

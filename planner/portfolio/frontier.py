@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from planner import clock
 from planner.plan.candidate import Candidate
 from planner.plan.points import Point, PointPlan, monotone
 from planner.plan.problem import Problem
 from planner.portfolio.orders import Raced, figure, solve_orders
 from planner.portfolio.table import POLICY, Policy
-from planner.search.patience import begin
+from planner.search.patience import Patience
 from planner.search.state import SearchSettings
 
 
@@ -73,7 +74,9 @@ class FrontierSearch:
 
     def searched(self, capacity_bytes: int, larger: Raced | None, time_limit_s: float) -> Raced:
         """Search at one budget, starting from the result at a larger one."""
-        patience = None if self.worth_per_s is None else begin(self.worth_per_s)
+        patience = None
+        if self.worth_per_s is not None:
+            patience = Patience(since=clock.now(), per_s=self.worth_per_s)
         return solve_orders(
             [replace(problem, capacity_bytes=capacity_bytes) for problem in self.problems],
             replace(self.settings, limit_s=time_limit_s, patience=patience),

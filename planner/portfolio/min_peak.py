@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from planner.bound.instants import min_peak_bound
 from planner.bound.unmaking import unmaking_bound
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
-from planner.portfolio.policies import LeastPeakPolicy
-from planner.portfolio.table import POLICY
 from planner.search.engine import run_engine
 from planner.search.engines.rounding import LpRounding
 from planner.search.engines.simple import Greedy
@@ -42,27 +40,64 @@ from planner.search.stop import At
 from planner.simulate.simulate import candidate_of
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastPeakPolicy:
+    """All parameters of the search for the least peak.
+
+    Attributes:
+        sets_per_s, max_sets: sets that the bound without copies visits, per second of the time
+            limit and at most: some hundredths of the time. More raise it little, and take memory.
+        bound_share: share of the time for a plan that meets the bound by eviction.
+        lp_share, eviction_share: shares of the time left for capacities tried by the LP, and by
+            eviction; the rest is for eviction with blurred scores.
+        attempt_share: largest share of that stage's remaining time for one capacity.
+        max_instants: instants of the LP at most.
+        max_misses: blurred evictions in a row without a result, after which they are given up.
+        precision: no capacity is tried within this share of a failed one.
+        all_until, few_until: shares of the time at which the rounds over several orders end: of all
+            orders, and of a few; the last ends with the time.
+        few_orders, last_orders: numbers of orders in the second round, and in the last.
+        min_s: seconds at least for a search in one order.
+    """
+
+    sets_per_s: int = 5_000
+    max_sets: int = 50_000
+    bound_share: float = 0.1
+    lp_share: float = 0.4
+    eviction_share: float = 0.3
+    attempt_share: float = 0.4
+    max_instants: int = 6
+    max_misses: int = 200
+    precision: float = 0.005
+    all_until: float = 0.5
+    few_until: float = 0.75
+    few_orders: int = 4
+    last_orders: int = 1
+    min_s: float = 0.1
+
+
+LEAST_PEAK = LeastPeakPolicy()
+
+
 def min_peak(
     problem: Problem,
     *,
     time_limit_s: float,
     start: Candidate | None = None,
-    policy: LeastPeakPolicy = POLICY.least_peak,
 ) -> tuple[Candidate, int]:
     """Find the plan with the least peak, and a lower bound in bytes for the peak of every plan.
 
     The bound holds for `planner.bound.lp.BOUND_CLASS`. The search ends at the bound, at the time
-    limit, or when only capacities within the policy's `precision` of a failed one are left and
+    limit, or when only capacities within `LEAST_PEAK.precision` of a failed one are left and
     chance finds nothing more.
 
     Args:
         start: a known plan.
-        policy: how the time is shared out.
     """
     deadline = clock.now() + time_limit_s
-    max_sets = min(policy.max_sets, int(policy.sets_per_s * time_limit_s))
+    max_sets = min(LEAST_PEAK.max_sets, int(LEAST_PEAK.sets_per_s * time_limit_s))
     low, _ = unmaking_bound(problem, max_sets=max_sets)
-    search = _CapacitySearch(problem, deadline, policy)
+    search = _CapacitySearch(problem, deadline)
     if start is not None:
         search.take(start)
     if search.best.peak_bytes > low and problem.allow_swap:
@@ -71,19 +106,14 @@ def min_peak(
         )  # or copies in are listed at places where they hide
         search.take(Evaluator(tight).evaluate(everything_swapped(problem)))
     if search.best.peak_bytes > low:
-        search.by_eviction(low, clock.now() + policy.bound_share * time_limit_s)
-    low = max(low, search.bisect(search.by_lp, low, share=policy.lp_share))
-    search.bisect(search.by_eviction, low, share=policy.eviction_share)
+        search.by_eviction(low, clock.now() + LEAST_PEAK.bound_share * time_limit_s)
+    low = max(low, search.bisect(search.by_lp, low, share=LEAST_PEAK.lp_share))
+    search.bisect(search.by_eviction, low, share=LEAST_PEAK.eviction_share)
     search.by_chance(low)
     return search.best, low
 
 
-def min_peak_of(
-    problems: Sequence[Problem],
-    *,
-    time_limit_s: float,
-    policy: LeastPeakPolicy = POLICY.least_peak,
-) -> tuple[int, Candidate]:
+def min_peak_of(problems: Sequence[Problem], *, time_limit_s: float) -> tuple[int, Candidate]:
     """Find the least peak over several base orders: short searches in all, longer ones in the best.
 
     The peak that a search reaches in half a second says more about an order than its own peak or
@@ -95,11 +125,11 @@ def min_peak_of(
     start = clock.now()
     bounds = [min_peak_bound(problem)[0] for problem in problems]
     found: dict[int, Candidate] = {}
-    near = 1 + policy.precision
+    near = 1 + LEAST_PEAK.precision
     rounds = (
-        (policy.all_until, None),
-        (policy.few_until, policy.few_orders),
-        (1.0, policy.last_orders),
+        (LEAST_PEAK.all_until, None),
+        (LEAST_PEAK.few_until, LEAST_PEAK.few_orders),
+        (1.0, LEAST_PEAK.last_orders),
     )
     for share, most in rounds:
         until = start + share * time_limit_s
@@ -113,9 +143,8 @@ def min_peak_of(
                 continue
             best, proved = min_peak(
                 problems[index],
-                time_limit_s=max(policy.min_s, left_s / (len(turn) - number)),
+                time_limit_s=max(LEAST_PEAK.min_s, left_s / (len(turn) - number)),
                 start=found.get(index),
-                policy=policy,
             )
             bounds[index] = max(bounds[index], proved)
             if best.peak_bytes < _peak(found, index):
@@ -135,9 +164,8 @@ def _least(found: Mapping[int, Candidate]) -> float:
 class _CapacitySearch:
     """A search over capacities, and the plan with the least peak."""
 
-    def __init__(self, problem: Problem, deadline: float, numbers: LeastPeakPolicy) -> None:
+    def __init__(self, problem: Problem, deadline: float) -> None:
         self.problem = problem
-        self.numbers = numbers
         self.deadline = deadline
         self.best = Evaluator(problem).base
         self.evicting = Eviction(problem)
@@ -156,11 +184,11 @@ class _CapacitySearch:
         """
         now = clock.now()
         until = now + share * (self.deadline - now)
-        near = 1 + self.numbers.precision
+        near = 1 + LEAST_PEAK.precision
         failed, capacity = low - 1, low  # the largest capacity without a plan
         while self.best.peak_bytes > (failed + 1) * near and clock.now() < until:
             now = clock.now()
-            if attempt(capacity, now + self.numbers.attempt_share * (until - now)):
+            if attempt(capacity, now + LEAST_PEAK.attempt_share * (until - now)):
                 low = max(low, capacity + 1)
             if self.best.peak_bytes > capacity:
                 failed = capacity
@@ -189,7 +217,7 @@ class _CapacitySearch:
         Ends at the deadline, or after too many misses in a row.
         """
         draw = np.random.default_rng(0)
-        precision, most = self.numbers.precision, self.numbers.max_misses
+        precision, most = LEAST_PEAK.precision, LEAST_PEAK.max_misses
         misses = 0 if self.problem.allow_recompute else most
         while misses < most and clock.now() < self.deadline:
             if self.best.peak_bytes <= low * (1 + precision):
@@ -212,7 +240,7 @@ class _CapacitySearch:
         state = new_state(replace(self.problem, capacity_bytes=capacity))
         run_engine(Greedy(), state, At(until))
         if state.best is None:
-            rounding = LpRounding(max_instants=self.numbers.max_instants)
+            rounding = LpRounding(max_instants=LEAST_PEAK.max_instants)
             run_engine(rounding, state, At(until))
         self.take(state.least)
         return state.is_impossible

@@ -3,7 +3,7 @@
     [portfolio]
     near_s = 5.0
 
-    [race]                      # of base orders; likewise [least-peak] and [frontier]
+    [race]                      # of base orders; likewise [frontier]
     first_orders = 4
 
     [engines.anneal]            # in every table
@@ -19,7 +19,6 @@ says so (`changed_stages`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tomllib
 from collections.abc import Mapping
@@ -32,31 +31,19 @@ import tomli_w
 from planner.errors import UsageError
 from planner.files.reading import read_text, shown
 from planner.files.structuring import Source, fields_of, structured
-from planner.portfolio.table import POLICY, Policy, Turn
+from planner.portfolio.table import POLICY, Policy, Thresholds, Turn
 
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
 _OF_TURN = ("until", "until_if_large")
-STAGES = {"race": "race", "least-peak": "least_peak", "frontier": "frontier"}
-"""Tables for stages other than one search, and the fields of `Policy` with their parameters."""
+STAGES = ("race", "frontier")
+"""Tables for stages other than one search: fields of `Policy`."""
 
 _SHARES = ("share", "_shares", "_until", "_gap")
 """Suffixes of the names of shares."""
 
 _MIN = 1e-9
 """Least sensible time or factor; dividing by smaller ones overflows."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
-    max_serial_ops: int = POLICY.max_serial_ops
-    large_ops: int = POLICY.large_ops
-    close_gap: float = POLICY.close_gap
-    far_gap: float = POLICY.far_gap
-    near_s: float = POLICY.near_s
-    near_share: float = POLICY.near_share
-    late_s: float = POLICY.late_s
-    unmaking_sets: int = POLICY.unmaking_sets
 
 
 def read_params(path: Path) -> Policy:
@@ -93,17 +80,20 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
             raise _wrong(where, f"unknown table {shown(key)}; there are {', '.join(known)}")
         if not isinstance(value, dict):
             raise _wrong(where, f"{key} is {shown(value)}, not a table")
-    head = _Head(**{key: getattr(base, key) for key in _Head.__slots__})
+    head = Thresholds(**{key: getattr(base, key) for key in Thresholds.__slots__})
     found = fields_of(_with(head, data.get("portfolio", {}), "portfolio", where))
-    for name, field in STAGES.items():
-        found[field] = _with(getattr(base, field), data.get(name, {}), name, where)
+    for name in STAGES:
+        found[name] = _with(getattr(base, name), data.get(name, {}), name, where)
     tables = {name: getattr(base, name) for name in _TABLES}
     for section in ("engines", *_TABLES):
         for engine, given in data.get(section, {}).items():
             if not isinstance(given, dict):
                 raise _wrong(where, f"{section}.{engine} is {shown(given)}, not a table")
             concerned = _TABLES if section == "engines" else (section,)
-            _check_engine(engine, [t for n in concerned for t in tables[n]], section, where)
+            names = sorted({turn.engine.name for name in concerned for turn in tables[name]})
+            if engine not in names:
+                there = ", ".join(names)
+                raise _wrong(where, f"no engine {shown(engine)} in {section}; there are {there}")
             for name in concerned:
                 tables[name] = _changed(tables[name], engine, given, f"{section}.{engine}", where)
     return replace(base, **tables, **found)
@@ -111,9 +101,9 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
 
 def params_text(policy: Policy = POLICY) -> str:
     """Return the policy as a TOML file; infinite numbers are left out."""
-    data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in _Head.__slots__}}
-    for name, field in STAGES.items():
-        data[name] = fields_of(getattr(policy, field))
+    data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in Thresholds.__slots__}}
+    for name in STAGES:
+        data[name] = fields_of(getattr(policy, name))
     for name in _TABLES:
         data[name] = {turn.engine.name: _given(turn) for turn in getattr(policy, name)}
     return tomli_w.dumps(data)
@@ -121,21 +111,13 @@ def params_text(policy: Policy = POLICY) -> str:
 
 def changed_stages(policy: Policy) -> tuple[str, ...]:
     """Return the tables of `STAGES` whose parameters differ from the default."""
-    return tuple(
-        name for name, field in STAGES.items() if getattr(policy, field) != getattr(POLICY, field)
-    )
+    return tuple(name for name in STAGES if getattr(policy, name) != getattr(POLICY, name))
 
 
 def _given(turn: Turn) -> dict[str, Any]:
     numbers = {key: getattr(turn, key) for key in _OF_TURN}
     found = {**numbers, **fields_of(turn.engine)}
     return {k: v for k, v in found.items() if v is not None and v != math.inf}
-
-
-def _check_engine(engine: str, turns: list[Turn], section: str, where: str) -> None:
-    names = sorted({turn.engine.name for turn in turns})
-    if engine not in names:
-        raise _wrong(where, f"no engine {shown(engine)} in {section}; there are {', '.join(names)}")
 
 
 def _changed(

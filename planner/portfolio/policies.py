@@ -1,4 +1,4 @@
-"""Parameters of the portfolio's other stages: the race of base orders, the least peak, the frontier.
+"""Parameters of the portfolio's other stages: the race of base orders, the frontier.
 
 They are apart from the code that uses them because `planner.portfolio.table` holds them all, and
 that code needs the table.
@@ -57,42 +57,6 @@ class RacePolicy:
     fair_factor: float = 1.5
     tried_orders: int = 6
     others_factor: float = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeastPeakPolicy:
-    """All parameters of the search for the least peak (`planner.portfolio.min_peak`).
-
-    Attributes:
-        sets_per_s, max_sets: sets that the bound without copies visits, per second of the time
-            limit and at most: some hundredths of the time. More raise it little, and take memory.
-        bound_share: share of the time for a plan that meets the bound by eviction.
-        lp_share, eviction_share: shares of the time left for capacities tried by the LP, and by
-            eviction; the rest is for eviction with blurred scores.
-        attempt_share: largest share of that stage's remaining time for one capacity.
-        max_instants: instants of the LP at most.
-        max_misses: blurred evictions in a row without a result, after which they are given up.
-        precision: no capacity is tried within this share of a failed one.
-        all_until, few_until: shares of the time at which the rounds over several orders end: of all
-            orders, and of a few; the last ends with the time.
-        few_orders, last_orders: numbers of orders in the second round, and in the last.
-        min_s: seconds at least for a search in one order.
-    """
-
-    sets_per_s: int = 5_000
-    max_sets: int = 50_000
-    bound_share: float = 0.1
-    lp_share: float = 0.4
-    eviction_share: float = 0.3
-    attempt_share: float = 0.4
-    max_instants: int = 6
-    max_misses: int = 200
-    precision: float = 0.005
-    all_until: float = 0.5
-    few_until: float = 0.75
-    few_orders: int = 4
-    last_orders: int = 1
-    min_s: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,29 +109,13 @@ class _Turn:
 _Engine = Callable[[None, _Turn], list[Solved]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceMeans:
-    """Resources of a race that do not affect its result.
-
-    Attributes:
-        progress: called with the index of a problem when its search begins.
-        helper: a process for some of the searches; None makes all of them in this process.
-    """
-
-    progress: Callable[[int], None] = lambda _: None
-    helper: Beside | None = None
-
-
-MEANS = RaceMeans()
-"""No progress messages, and everything in this process."""
-
-
 def race(
     entrants: Sequence[Entrant],
     *,
     time_limit_s: float,
     patience: Patience | None = None,
-    means: RaceMeans = MEANS,
+    progress: Callable[[int], None] = lambda _: None,
+    helper: Beside | None = None,
     policy: Policy = POLICY,
 ) -> list[Runner]:
     """Make a rough plan in each order, search in the best few, then longer in the best of those.
@@ -145,7 +129,8 @@ def race(
         entrants: the same operations, tensors and capacity in several orders, hence with one base
             duration, the most promising first. The first is tried whatever its bound.
         patience: orders that promise too little for the wait are skipped; None searches in all.
-        means: progress callback and helper process.
+        progress: called with the index of a problem when its search begins.
+        helper: a process for some of the searches; None makes all of them in this process.
         policy: of the race, and of the searches in it.
 
     Returns:
@@ -153,7 +138,9 @@ def race(
     """
     start = clock.now()
     numbers = policy.race
-    field = _Field(entrants=entrants, means=means, patience=patience, policy=policy)
+    field = _Field(
+        entrants=entrants, patience=patience, progress=progress, helper=helper, policy=policy
+    )
     if field.bound(start + numbers.bounds_until * time_limit_s):
         return field.ranked()  # an order that fits as it is: no other is better
     until = start + numbers.rough_until * time_limit_s
@@ -222,8 +209,9 @@ class _Field:
     """
 
     entrants: Sequence[Entrant]
-    means: RaceMeans
     patience: Patience | None
+    progress: Callable[[int], None]
+    helper: Beside | None
     policy: Policy
     levers: dict[bool, list[float]] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
@@ -335,7 +323,7 @@ class _Field:
                 parts = self._parts(runner, left if number else None, kinds)
                 if not parts:
                     continue
-                self.means.progress(runner.index)
+                self.progress(runner.index)
                 yield _Turn(
                     runner=runner,
                     parts=tuple(parts),
@@ -353,7 +341,7 @@ class _Field:
             if before_us > 0:
                 left = min(left, after_us / before_us)
 
-        share_out(turns(), engine, note, self.means.helper)
+        share_out(turns(), engine, note, self.helper)
 
     def _parts(self, runner: Runner, left: float | None, kinds: _Kinds) -> list[Problem]:
         """Return the problems to search in one order; none if it is not worth the wait.

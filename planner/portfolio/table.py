@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.exact.cp_sat import CpSat, Mend, Parts
 from planner.plan.problem import Problem
-from planner.portfolio.policies import FrontierPolicy, LeastPeakPolicy, RacePolicy
+from planner.portfolio.policies import FrontierPolicy, RacePolicy
 from planner.search.engine import Engine
 from planner.search.engines.intervals import AwaitPrograms, IntervalPrograms
 from planner.search.engines.local import Anneal, Refine
@@ -52,13 +52,10 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """All parameters of the portfolio.
+class Thresholds:
+    """Sizes, gaps and times that decide which turns come, and when a search ends.
 
     Attributes:
-        rough: turns of a short search, as in a race of base orders.
-        serial: turns if copies and operations share one stream, up to `max_serial_ops`.
-        other: turns for all other problems.
         max_serial_ops: on larger problems CP-SAT takes longer to set a part up than to solve it.
         large_ops: number of operations above which a turn may have another share.
         close_gap: gap within which a plan is close to its bound; rounding and annealing help then.
@@ -68,12 +65,8 @@ class Policy:
         late_s: seconds at least for a turn that runs although time is out.
         unmaking_sets: sets to examine for a proof that nothing fits without copies: a tenth of a
             second in a graph of 1,000 operations. Short searches examine none.
-        race, least_peak, frontier: parameters of the other stages.
     """
 
-    rough: tuple[Turn, ...]
-    serial: tuple[Turn, ...]
-    other: tuple[Turn, ...]
     max_serial_ops: int = 5_000
     large_ops: int = 15_000
     close_gap: float = 0.01
@@ -82,8 +75,23 @@ class Policy:
     near_share: float = 0.1
     late_s: float = 1.0
     unmaking_sets: int = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy(Thresholds):
+    """All parameters of the portfolio.
+
+    Attributes:
+        rough: turns of a short search, as in a race of base orders.
+        serial: turns if copies and operations share one stream, up to `max_serial_ops`.
+        other: turns for all other problems.
+        race, frontier: parameters of the other stages.
+    """
+
+    rough: tuple[Turn, ...]
+    serial: tuple[Turn, ...]
+    other: tuple[Turn, ...]
     race: RacePolicy = field(default_factory=RacePolicy)
-    least_peak: LeastPeakPolicy = field(default_factory=LeastPeakPolicy)
     frontier: FrontierPolicy = field(default_factory=FrontierPolicy)
 
     def turns(self, problem: Problem, *, thorough: bool) -> tuple[Turn, ...]:

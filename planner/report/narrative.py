@@ -8,7 +8,7 @@ from planner.plan.planfile import Plan
 from planner.report.document import Document
 from planner.results import Analysis
 from planner.results.verification import Verification
-from planner.units import format_bytes, format_duration, format_percent
+from planner.units import counted, format_bytes, format_duration, format_percent
 
 if TYPE_CHECKING:
     from planner.report.document.analysis import AnalysisHeadline
@@ -70,24 +70,24 @@ def _at_what_cost(headline: Headline) -> str:
     done = []
     if headline.micro is not None:
         runs, samples = headline.micro.runs, headline.micro.samples
-        done.append(f"making the step in {runs} runs on {_count(samples, 'sample')} each")
+        done.append(f"making the step in {runs} runs on {counted(samples, 'sample')} each")
     if headline.recomputed_ops:
-        done.append(f"recomputing {_count(headline.recomputed_ops, 'operation')}")
+        done.append(f"recomputing {counted(headline.recomputed_ops, 'operation')}")
     if headline.swapped_tensors:
         moved = format_bytes(headline.swapped_bytes)
-        done.append(f"swapping {_count(headline.swapped_tensors, 'tensor')} ({moved} copied)")
+        done.append(f"swapping {counted(headline.swapped_tensors, 'tensor')} ({moved} copied)")
     if headline.split_nodes:
-        done.append(f"running {_count(headline.split_nodes, 'node')} in chunks of rows")
+        done.append(f"running {counted(headline.split_nodes, 'node')} in chunks of rows")
     if headline.paged_tensors:
         done.append(
-            f"keeping {_count(headline.paged_tensors, 'input and output')} on the host"
+            f"keeping {counted(headline.paged_tensors, 'input and output')} on the host"
             if headline.paged_tensors == 1
             else f"keeping {headline.paged_tensors:,} inputs and outputs on the host"
         )
     if headline.fused_nodes:
-        done.append(f"fusing operations into {_count(headline.fused_nodes, 'node')}")
+        done.append(f"fusing operations into {counted(headline.fused_nodes, 'node')}")
     if headline.halved_tensors:
-        count = _count(headline.halved_tensors, "saved tensor")
+        count = counted(headline.halved_tensors, "saved tensor")
         done.append(f"storing {count} in {headline.cast_saved}, which is lossy")
     by = " and ".join(done) if done else "by a better order of the same operations"
     return by if ratio is None else f"{by}, at {ratio:.3f} times the step time ({how})"
@@ -131,9 +131,10 @@ def provenance(
 ) -> tuple[ProvenanceRow, ...]:
     """Say how each number of the headline was obtained."""
     cost = f"cost model: {plan.cost_source or plan.hardware or 'unknown'}"
+    cost += "; copies beside the operations" if plan.copies == "overlapped" else ""
     rows = [
         ("Peak before and after", "predicted", "live ranges over the order ONNX Runtime runs"),
-        ("Step time before and after", "predicted", cost + _beside(plan)),
+        ("Step time before and after", "predicted", cost),
         ("Bytes recomputed and swapped", "exact", "counted from the plan's schedule"),
     ]
     if plan.bound_us is not None or plan.proved_optimal:
@@ -152,7 +153,7 @@ def provenance(
                 rows.append((f"Live peak of the {label}", how, _HOW.get(how, "")))
         if verification.time is not None:
             repeats = len(verification.time.rewritten_us)
-            detail = f"the least of {_count(repeats, 'alternating run')} each, in one process"
+            detail = f"the least of {counted(repeats, 'alternating run')} each, in one process"
             if plan.micro is not None:
                 detail += f", {plan.micro.runs} runs a step against one on the whole batch"
             rows.append(("Step-time ratio", "measured", detail))
@@ -160,15 +161,11 @@ def provenance(
             detail = f"one run on the whole batch against {verification.micro.runs} on its parts"
             rows.append(("Differences of the totals", "measured", detail))
         if verification.outputs:
-            detail = f"{_count(len(verification.outputs), 'output')}, same inputs, both models"
+            detail = f"{counted(len(verification.outputs), 'output')}, same inputs, both models"
             rows.append(("Differences of the outputs", "measured", detail))
         if verification.orders:
             rows.append(("Executed order", "measured", "from ONNX Runtime's profile"))
     return _rows(rows)
-
-
-def _beside(plan: Plan) -> str:
-    return "; copies beside the operations" if plan.copies == "overlapped" else ""
 
 
 _HOW = {
@@ -194,7 +191,3 @@ def analysis_provenance(analysis: Analysis) -> tuple[ProvenanceRow, ...]:
 
 def _rows(rows: list[tuple[str, str, str]]) -> tuple[ProvenanceRow, ...]:
     return tuple(ProvenanceRow(*row) for row in rows)
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -201,7 +201,9 @@ def _typed_options(plan: Plan, *, but: str = "") -> str:
     words += [_typed_bound(bound) for bound in plan.bounds if not bound.shown]
     if plan.micro is not None:
         words.append(f"--micro-batch {plan.micro.runs}")
-    if plan.swap_mode != _unsaid_swap(plan):
+    hardware = plan.hardware or HOST_PROFILE
+    usual = meant(device=plan.device, hardware=hardware, swap=None, resident=None)
+    if plan.swap_mode != usual.swap:
         words.append(f"--swap {plan.swap_mode}")
     if plan.disk is not None:
         words.append(f"--disk {shlex.quote(plan.disk.folder)}")
@@ -224,12 +226,6 @@ def _typed_dims(plan: Plan, *, but: str = "") -> list[str]:
     if plan.micro is not None:
         dims[plan.micro.dim] = plan.micro.batch
     return [f"--dim {shlex.quote(n)}={size}" for n, size in dims.items() if n != but]
-
-
-def _unsaid_swap(plan: Plan) -> str:
-    """Return the default of `--swap` for a plan."""
-    hardware = plan.hardware or HOST_PROFILE
-    return meant(device=plan.device, hardware=hardware, swap=None, resident=None).swap
 
 
 def _typed_bound(bound: SizeBound) -> str:

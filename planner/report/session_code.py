@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from planner.disk import Disk
 from planner.plan.planfile import Arena, MicroBatches, Plan
 from planner.report.plain import nearby
@@ -100,7 +98,7 @@ def session_code(
         limits = _capped(budget_bytes, budget_bytes)
     order = _PRIORITY if order_target == "priority" else ""
     order += "" if optimized else _DISABLED
-    session = _session(model, "ort", _providers(target))
+    session = _session(model, target)
     return _HEAD + order + target.snippet.format(session=session, comment=comment, arena=limits)
 
 
@@ -115,21 +113,14 @@ def script_line(path: str, disk: Disk | None) -> str:
     return f"session = planner.open_session({nearby(path)!r}{where})"
 
 
-def _session(model: str, module: str, providers: list[object]) -> str:
-    """Return the line that opens a session."""
-    said = f", providers={providers!r}" if providers else ""
-    return f"session = {module}.InferenceSession({model!r}, options{said})"
+def _session(model: str, target: Target) -> str:
+    """Return the line that opens a session.
 
-
-def _providers(target: Target, options: Mapping[str, str] | None = None) -> list[object]:
-    """Return the providers of a session.
-
-    The list is empty where the provider is a plug-in, which the session options contain.
+    It names no provider where that is a plug-in, which the session options contain.
     """
-    if target.plugin:
-        return []
-    first: object = (target.provider, dict(options)) if options else target.provider
-    return [first, HOST.provider] if target.own_memory else [first]
+    providers = [target.provider, HOST.provider] if target.own_memory else [target.provider]
+    said = "" if target.plugin else f", providers={providers!r}"
+    return f"session = ort.InferenceSession({model!r}, options{said})"
 
 
 def arena_of(plan: Plan, verification: Verification | None) -> Arena | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from planner.graph.model import Category, Operation, Role, TrainingGraph
 from planner.plan.planfile import Decision
-from planner.report.document.views import starts_us
+from planner.report.document.views import KIND_OF_ROLE, starts_us
 from planner.results import ModelView, OptimizeResult
 
 Event = dict[str, Any]
@@ -25,12 +25,7 @@ Event = dict[str, Any]
 PID = 1
 RUN, COMPUTE, COPY_OUT, COPY_IN = range(4)
 LANES = {RUN: "step", COMPUTE: "compute", COPY_OUT: "copy to host", COPY_IN: "copy from host"}
-_LANE_OF = {
-    Role.SWAP_OUT: COPY_OUT,
-    Role.PAGE_OUT: COPY_OUT,
-    Role.SWAP_IN: COPY_IN,
-    Role.PAGE_IN: COPY_IN,
-}
+_LANE_OF = {"copy_out": COPY_OUT, "copy_in": COPY_IN}
 _DIGITS = 3  # nanoseconds
 
 
@@ -104,7 +99,7 @@ def _nodes(
         yield {
             "cat": "Node",
             "pid": PID,
-            "tid": _LANE_OF.get(op.role, COMPUTE),
+            "tid": _LANE_OF.get(KIND_OF_ROLE.get(op.role, ""), COMPUTE),
             "dur": round(_end_us(view, starts, step) - starts[step], _DIGITS),
             "ts": starts[step],
             "ph": "X",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from planner.plan.decisions import Decisions
@@ -19,13 +18,8 @@ class Decoder:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.core = Core(arrays_of(problem))
-        self.uses = [t.uses for t in problem.tensors]
         most = max(len(problem.ops), len(problem.tensors))
         self._actions = [actions_below(kind, most) for kind in _KINDS]
-
-    def gap_at(self, tensor: int, op: int) -> int:
-        """Return the index of the gap of `tensor` that is open just before base operation `op`."""
-        return bisect_left(self.uses[tensor], op)
 
     def schedule(self, decisions: Decisions) -> list[Action]:
         """Return the actions of a plan, with copies just in time.

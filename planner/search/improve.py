@@ -56,13 +56,7 @@ class Improver:
 
     # -- repair ------------------------------------------------------------------------------
 
-    def repair(
-        self,
-        candidate: Candidate,
-        *,
-        capacity_bytes: int | None = None,
-        most_us: float = float("inf"),
-    ) -> Candidate:
+    def repair(self, candidate: Candidate, *, most_us: float = float("inf")) -> Candidate:
         """Add decisions until the plan fits.
 
         If nothing more helps, return the plan with the least peak.
@@ -70,11 +64,10 @@ class Improver:
         Args:
             most_us: give up if the plan takes longer.
         """
-        capacity = self.problem.capacity_bytes if capacity_bytes is None else capacity_bytes
         best = candidate
         stalled = 0
-        while candidate.peak_bytes > capacity and not self.out_of_time():
-            decisions = GreedyRepair(self.problem, candidate, capacity).decisions()
+        while not self.evaluator.fits(candidate) and not self.out_of_time():
+            decisions = GreedyRepair(self.problem, candidate).decisions()
             if decisions is None:
                 break
             candidate = self.evaluator.evaluate(decisions)
@@ -86,7 +79,7 @@ class Improver:
                 stalled += 1
                 if stalled > 60:
                     break
-        return candidate if candidate.peak_bytes <= capacity else best
+        return candidate if self.evaluator.fits(candidate) else best
 
     # -- prune, polish -----------------------------------------------------------------------
 

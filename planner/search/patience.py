@@ -31,11 +31,6 @@ class Patience:
         return gain_us > self.per_s * (clock.now() - self.since) * step_us
 
 
-def begin(per_s: float) -> Patience:
-    """Start a wait now."""
-    return Patience(since=clock.now(), per_s=per_s)
-
-
 _CHANCE, _FAR = 0.1, 0.004
 """Share of the remaining gain expected of a search that has found nothing for a while.
 

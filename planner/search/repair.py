@@ -19,10 +19,9 @@ _HIDDEN = 0.5
 class GreedyRepair:
     """One round of repair: relieves the fullest action, and the fullest of each stretch of the plan."""
 
-    def __init__(self, problem: Problem, candidate: Candidate, capacity: int) -> None:
+    def __init__(self, problem: Problem, candidate: Candidate) -> None:
         self.problem = problem
         self.candidate = candidate
-        self.capacity = capacity
         self.stays = Stays(candidate.replay.copies)
         self.reads: dict[int, list[int]] = {}
         self.base_step: list[int] = [-1] * len(self.problem.ops)
@@ -47,7 +46,7 @@ class GreedyRepair:
         freed: list[tuple[int, int, int]] = []
         changed = False
         for step in self._steps_to_relieve():
-            excess = int(self.candidate.replay.live_bytes[step]) - self.capacity
+            excess = int(self.candidate.replay.live_bytes[step]) - self.problem.capacity_bytes
             excess -= sum(size for a, b, size in freed if a < step < b)
             if excess <= 0:
                 continue
@@ -88,10 +87,10 @@ class GreedyRepair:
         found: list[tuple[float, int, int, Choice | None, tuple[int, int]]] = []
         next_op = self._base_op_after(step)
         for tensor, birth, end in self.candidate.replay.copies:
-            size = self.problem.tensors[tensor].bytes
-            if not (birth < step < end) or not size or self.problem.tensors[tensor].to_end:
+            waiting = self.problem.tensors[tensor]
+            size, uses = waiting.bytes, waiting.uses
+            if not (birth < step < end) or not size or waiting.to_end:
                 continue
-            uses = self.problem.tensors[tensor].uses
             gap = bisect_left(uses, next_op)
             if gap >= len(uses):
                 continue
@@ -99,7 +98,7 @@ class GreedyRepair:
             i = bisect_right(reads, step)
             if (i and reads[i - 1] == step) or i >= len(reads) or reads[i] >= end:
                 continue
-            opened = self.base_step[self._opens(tensor, gap)]
+            opened = self.base_step[uses[gap - 1] if gap else waiting.producer]
             closes = self.stage_start[uses[gap]]
             if birth > opened:  # brought back early, for another recompute: drop it again
                 if (tensor, gap) not in released and reads[i] >= closes:
@@ -110,29 +109,17 @@ class GreedyRepair:
                 continue
             options: list[tuple[float, Choice]] = []
             swap_us = _NEVER
-            if self.problem.allow_swap and self.problem.tensors[tensor].swappable:
+            if self.problem.allow_swap and waiting.swappable:
                 both = self.problem.swap_out_us(tensor) + self.problem.swap_in_us(tensor)
                 swap_us = _HIDDEN * both if self.problem.overlap else both
                 options.append((swap_us, Choice.SWAP))
-            if self._can_drop(tensor):
+            if self.problem.allow_recompute and self.problem.ops[waiting.producer].recomputable:
                 options.append((self._closure_cost(tensor, closes, swap_us), Choice.DROP))
             if options:
                 cost, choice = min(options)
                 if cost < _NEVER:
                     found.append((cost / size, tensor, gap, choice, (opened, closes)))
         return sorted(found, key=lambda f: (f[0], f[1], f[2]))
-
-    def _opens(self, tensor: int, gap: int) -> int:
-        """Return the base operation that opens a gap."""
-        return self.problem.tensors[tensor].uses[gap - 1] if gap else self._producer(tensor)
-
-    def _producer(self, tensor: int) -> int:
-        return self.problem.tensors[tensor].producer
-
-    def _can_drop(self, tensor: int) -> bool:
-        return (
-            self.problem.allow_recompute and self.problem.ops[self._producer(tensor)].recomputable
-        )
 
     def _base_op_after(self, step: int) -> int:
         """Return the first base operation that runs at `step` or later."""

@@ -178,7 +178,7 @@ def test_tables_of_what_is_not_done_here_are_said_to_change_nothing(
     for text, said in (
         (params_text(), ""),
         ("[race]\nshare = 0.3\n", f"[race] of {params} changes nothing in this command"),
-        ("[frontier]\nkept_orders = 3\n[least-peak]\nmin_s = 1", "[least-peak] and [frontier] of "),
+        ("[frontier]\nkept_orders = 3\n[race]\nmin_s = 1", "[race] and [frontier] of "),
     ):
         params.write_text(text)
         arguments = ("--budget", "80%", "--time-limit", "1", "--json", "--params", str(params))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
-from planner.formulate import Allowed, OpCosts, Room, formulate
+from planner.formulate import Allowed, OpCosts, formulate
 from planner.graph.liveness import timeline
 from planner.graph.model import Placement, TrainingGraph
 from planner.graph.schedule import default_order
@@ -45,13 +47,13 @@ def crossing() -> TrainingGraph:
 
 
 def problem_of(graph: TrainingGraph) -> Problem:
-    return formulate(
+    problem = formulate(
         graph,
         default_order(graph),
         OpCosts(duration_us=[1.0] * len(graph.operations)),
-        room=Room(capacity_bytes=1 << 30),
         allowed=Allowed(swap_out_bytes_per_s=1e6, swap_in_bytes_per_s=1e6),
     ).problem
+    return replace(problem, capacity_bytes=1 << 30)
 
 
 def test_what_the_cpu_makes_or_reads_takes_no_device_memory(crossing: TrainingGraph) -> None:

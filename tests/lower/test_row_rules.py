@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.graph.operators.table import rows
-from planner.lower.chunks.regions import Ground, Region, Seed
+from planner.lower.chunks.regions import Ground, Region
 from planner.lower.chunks.rows import Way
 from planner.lower.chunks.split import with_split
 from planner.onnxio.load import value_types
 from planner.pipeline.prepare.graphs import typed_graph
+from planner.plan.planfile import Seed
 from planner.runtime.optimizers.shapes import runtime_types
 from tests.lower.row_cases import CASES, Case
 

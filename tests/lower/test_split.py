@@ -17,11 +17,12 @@ from planner.graph.liveness import timeline
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.lower.chunks.chunked_model import Split
-from planner.lower.chunks.regions import Ground, Region, Seed, grow
+from planner.lower.chunks.regions import Ground, Region, grow
 from planner.lower.chunks.split import with_split
 from planner.lower.rewrite import rewrite
 from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare.graphs import analysed_graph, typed_graph
+from planner.plan.planfile import Seed
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder

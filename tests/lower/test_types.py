@@ -22,7 +22,7 @@ from planner.onnxio.load import ValueType, checked_types, inferred_types, value_
 from planner.pipeline.levers.host.residence import resided
 from planner.pipeline.prepare.graphs import analysed_graph
 from planner.pipeline.prepare.prepared import Prepared, prepare
-from planner.pipeline.solve.read_back import lowered, read_back
+from planner.pipeline.solve.read_back import lowered_as, read_back
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.request import Request
@@ -83,7 +83,9 @@ def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
             if seed % 3 == 0:
                 form = with_paging(form, prepared.graph)
                 actions = with_waits(_overlapped(prepared, form), actions, form.paging)
-            rewritten = lowered(prepared, form, actions, order_target=case.mode.order)
+            rewritten = lowered_as(
+                lambda made: made, prepared, form, actions, order_target=case.mode.order
+            )
         except ModelError:  # what cannot be planned, or not with these copies
             refused += 1
             continue
@@ -131,7 +133,7 @@ def rewritten_with_sizes(tmp_path: Path, *, drop: str) -> tuple[Prepared, Rewrit
     tensor = names.index(drop)
     gaps = {(tensor, gap): Choice.DROP for gap in range(1, len(form.problem.tensors[tensor].uses))}
     actions = Decoder(form.problem).schedule(Decisions(gaps=gaps))
-    return prepared, lowered(prepared, form, actions, order_target="default")
+    return prepared, lowered_as(lambda made: made, prepared, form, actions, order_target="default")
 
 
 @pytest.mark.parametrize(("drop", "sessions"), [("a", 0), ("shape", 1)])

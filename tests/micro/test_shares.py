@@ -54,8 +54,8 @@ def test_a_model_that_cannot_be_run_here_is_divided_by_rules(tmp_path: Path) -> 
     assert found.kinds.of["w1_grad"] == "count" and found.kinds.of["count"] == SUM
     assert "derived from the operators how totals add up, and did not measure it" in found.notes[0]
     assert found.flow.types["w1"].bytes == 4 * HUGE * HUGE
-    emitted = found.emitted(4)
-    assert {a.output: a.bytes for a in emitted.accumulators}["w1_grad"] == 4 * HUGE * HUGE
+    _, batches = found.emitted(4)
+    assert {a.output: a.bytes for a in batches.accumulators}["w1_grad"] == 4 * HUGE * HUGE
 
 
 def huge(g: Graph, value: str) -> None:

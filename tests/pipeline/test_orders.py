@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.formulate import Room, formulate
+from planner.formulate import formulate
 from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import Settings
@@ -38,13 +38,16 @@ def test_a_problem_in_another_order_is_what_is_formulated_in_it(barred: bool) ->
             replace(op, effect=op.effect, inplace=()) for op in prepared.graph.operations
         )
         prepared = replace(prepared, graph=replace(prepared.graph, operations=operations))
-    room = Room(capacity_bytes=1 << 20, reserve_bytes=100, granularity=GRANULARITY_BYTES)
+    unit = GRANULARITY_BYTES
     assert len(orders) > 2
     for base in orders:
         found = formulate_in(prepared, base.order, settings, 1 << 20)
-        assert found == formulate(
-            prepared.graph, base.order, prepared.costs, room=room, allowed=settings.allowed
+        form = formulate(
+            prepared.graph, base.order, prepared.costs, granularity=unit, allowed=settings.allowed
         )
+        fixed_bytes = form.problem.fixed_bytes + 100
+        limited = replace(form.problem, fixed_bytes=fixed_bytes, capacity_bytes=1 << 20)
+        assert found == replace(form, problem=limited)
 
 
 def test_no_more_orders_are_made_once_one_is_well_within_the_room() -> None:

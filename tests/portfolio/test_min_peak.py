@@ -18,8 +18,12 @@ from planner.order.min_peak import min_peak_order
 from planner.order.reorder import peak_of, reorder
 from planner.plan.candidate import Candidate
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.portfolio.min_peak import everything_swapped, min_peak, min_peak_of
-from planner.portfolio.policies import LeastPeakPolicy
+from planner.portfolio.min_peak import (
+    LeastPeakPolicy,
+    everything_swapped,
+    min_peak,
+    min_peak_of,
+)
 from planner.search.decode import Decoder
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.simulate.simulate import simulate
@@ -297,11 +301,12 @@ def test_a_chain_is_recomputed_in_little_memory(layers):
     assert found.peak_bytes <= 40
 
 
-def test_nothing_is_tried_within_the_precision_of_the_policy():
+def test_nothing_is_tried_within_the_precision_of_the_policy(monkeypatch: pytest.MonkeyPatch):
     problem = chain(12)
     coarse = LeastPeakPolicy(bound_share=0.0, precision=1e3)
-    found, _ = min_peak(problem, time_limit_s=20.0, policy=coarse)
-    index, again = min_peak_of([problem], time_limit_s=1.0, policy=coarse)
+    monkeypatch.setattr("planner.portfolio.min_peak.LEAST_PEAK", coarse)
+    found, _ = min_peak(problem, time_limit_s=20.0)
+    index, again = min_peak_of([problem], time_limit_s=1.0)
     assert index == 0
     assert found.peak_bytes == again.peak_bytes == peak_of(problem, range(len(problem.ops)))
 

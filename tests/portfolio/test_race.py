@@ -21,7 +21,7 @@ from planner.plan.solved import Solved
 from planner.portfolio import race as race_module
 from planner.portfolio.orders import solve_orders
 from planner.portfolio.policies import RacePolicy
-from planner.portfolio.race import Entrant, RaceMeans, Runner, race, rough_plan
+from planner.portfolio.race import Entrant, Runner, race, rough_plan
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy
 from planner.processes.workers import Beside, beside
@@ -271,7 +271,7 @@ def helper() -> Iterator[Beside]:
 def test_a_race_in_two_processes_comes_to_what_one_comes_to(helper, problem, share):
     moved = orders_of(problem, share)
     alone = race(entrants(moved), time_limit_s=4.0)
-    runners = race(entrants(moved), time_limit_s=4.0, means=RaceMeans(helper=helper))
+    runners = race(entrants(moved), time_limit_s=4.0, helper=helper)
     assert sorted(r.index for r in runners) == list(range(len(moved)))
     assert runners[0].rank[0] == alone[0].rank[0]
     for runner in runners:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from planner.plan.decisions import Choice
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.portfolio.solve import solve
+from planner.search.engines.simple import distance_plans, open_gaps
 from planner.search.evaluate import Evaluator
-from planner.search.simple import distance_plans, open_gaps
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems

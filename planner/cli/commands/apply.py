@@ -70,7 +70,7 @@ def apply(
         )
     if found.again is None:
         if json:
-            emit_json({"schema": "planner.apply/1", "model": str(found.model), "plan": str(plan)})
-        note(f"wrote {nearby(found.model)}")
+            emit_json({"schema": "planner.apply/1", "model": str(rewritten), "plan": str(plan)})
+        note(f"wrote {nearby(rewritten)}")
         return
     show(found.again, json=json)

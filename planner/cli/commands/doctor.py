@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from planner.cli import options as o
 from planner.cli.console import emit, progress
 from planner.errors import UsageError
 from planner.report.plain import printable
-from planner.units import format_bytes, format_duration
+from planner.units import counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from planner.cli.surroundings import Package, Provider, Surroundings
@@ -45,19 +45,15 @@ def doctor(
       planner doctor --disk /mnt/nvme
       planner doctor --json
     """
+    from planner import __version__
     from planner.cli.surroundings import look_around
 
     with progress() as report_progress:
         found = look_around(report_progress, disk)
-    emit(_payload(found), lambda _: print(*map(printable, _lines(found)), sep="\n"), json=json)
+    payload = {"schema": SCHEMA, "planner_version": __version__, **asdict(found)}
+    emit(payload, lambda _: print(*map(printable, _lines(found)), sep="\n"), json=json)
     if found.problems:
         raise UsageError("; ".join(found.problems))
-
-
-def _payload(found: Surroundings) -> dict[str, Any]:
-    from planner import __version__
-
-    return {"schema": SCHEMA, "planner_version": __version__, **asdict(found)}
 
 
 def _lines(found: Surroundings) -> list[str]:
@@ -76,7 +72,7 @@ def _lines(found: Surroundings) -> list[str]:
     )
     rows.append(("Native library", found.native or "missing"))
     memory = "unknown" if found.available_bytes is None else format_bytes(found.available_bytes)
-    rows.append(("Memory", f"{memory} free, {found.cores} core{'s' * (found.cores != 1)}"))
+    rows.append(("Memory", f"{memory} free, {counted(found.cores, 'core')}"))
     if found.disk is not None:
         rows.append(("Disk", _disk(found.disk)))
     rows += [("Note", remark) for remark in found.remarks]

@@ -120,8 +120,7 @@ def _graph_of(model: Path, asked: o.Said, report: Progress) -> Iterator[_Graph]:
         raise UsageError(
             f"--dim {SEQ} takes one size in a graph of hf:CONFIG; only the batch takes several"
         )
-    if report:
-        report(f"tracing {source}")
+    report(f"tracing {source}")
     fixed = {name: sizes[0] for name, sizes in dims.items() if sizes} | (
         {SEQ: seq[0]} if seq else {}
     )

@@ -46,11 +46,10 @@ def problem(
     from planner.defaults import requested
     from planner.onnxio.save import atomic_write
     from planner.pipeline.answer.problem import problem_of
-    from planner.pipeline.prepare.prepared import prepare, silent
+    from planner.pipeline.prepare.prepared import prepare
     from planner.plan.problemfile import problem_to_json
 
-    with progress(asked["time_limit_s"]) as report_progress:
-        report = report_progress or silent
+    with progress(asked["time_limit_s"]) as report:
         request = requested("problem", {"model": model, **asked.typed})
         prepared = prepare(request, progress=report)
         if order == "best":

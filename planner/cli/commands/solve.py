@@ -12,7 +12,6 @@ from planner.cli import options as o
 from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.ending import signals_raise
 from planner.cli.outputs import check_input, check_outputs
-from planner.cli.params import read_noting
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.report.plain import nearby
 from planner.units import (
@@ -103,10 +102,17 @@ class Changes:
 
     def policy(self) -> Policy:
         """The numbers of the search, with a note on those that change nothing here."""
-        from planner.portfolio.params import STAGES
+        from planner.portfolio.params import changed_stages, read_params
         from planner.portfolio.table import POLICY
 
-        return POLICY if self.params is None else read_noting(self.params, unused=tuple(STAGES))
+        if self.params is None:
+            return POLICY
+        policy = read_params(self.params)
+        idle = [f"[{name}]" for name in changed_stages(policy)]
+        if idle:
+            verb = "changes" if len(idle) == 1 else "change"
+            note(f"{' and '.join(idle)} of {self.params} {verb} nothing in this command")
+        return policy
 
 
 @o.asks("solve")
@@ -121,7 +127,7 @@ def solve(
     """Solve a planning problem: what to keep, recompute or swap to stay within a budget.
 
     Ctrl-C ends the search and gives the best plan so far, if one fits, with its gap. The operations stay
-    in the order of the file: the tables race, least-peak and frontier of FILE.toml have no effect here.
+    in the order of the file: the tables race and frontier of FILE.toml have no effect here.
 
     \b
     Examples:
@@ -226,8 +232,7 @@ def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> Infeas
 
 def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]:
     """Return the figures that `--json` prints besides the arguments."""
-    assert solved.candidate is not None
-    replay = solved.candidate.replay
+    replay = solved.found.replay
     return {
         "format": SOLUTION_FORMAT,
         "version": SOLUTION_VERSION,
@@ -247,10 +252,22 @@ def _figures(problem: Problem, solved: Solved, base_peak: int) -> dict[str, Any]
 
 
 def _print(figures: dict[str, Any]) -> None:
-    lines = _lines(figures)
-    if verbosity.verbose:
-        lines += _engine_lines(figures["engines"], figures["base_us"])
-    print("\n".join(lines))
+    print("\n".join(_lines(figures)))
+    if not verbosity.verbose:
+        return
+    from planner.report.terminal import print_table, wide_console
+
+    rows = [
+        [
+            engine["name"],
+            f"{engine['seconds']:.1f}",
+            engine["improvements"],
+            format_part(us, figures["base_us"]) if (us := engine["bound_raised_us"]) else "",
+        ]
+        for engine in figures["engines"]
+    ]
+    columns = ["engine", ">seconds", ">better plans", ">bound raised"]
+    print_table(wide_console(), "Engines", columns, rows)
 
 
 def _lines(figures: dict[str, Any]) -> list[str]:
@@ -282,32 +299,3 @@ def _lines(figures: dict[str, Any]) -> list[str]:
         ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s{stopped}"),
     ]
     return [f"{name:<12}{text}" for name, text in rows]
-
-
-def _engine_lines(engines: list[dict[str, Any]], base_us: float) -> list[str]:
-    """Return a line for each engine: its seconds, better plans, and by how much it raised the bound."""
-    if not engines:
-        return []
-    rows = [
-        (
-            engine["name"],
-            f"{engine['seconds']:.1f}",
-            str(engine["improvements"]),
-            format_part(engine["bound_raised_us"], base_us) if engine["bound_raised_us"] else "",
-        )
-        for engine in engines
-    ]
-    head = ("engine", "seconds", "better plans", "bound raised")
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "",
-        *(
-            "  ".join(
-                [
-                    row[0].ljust(widths[0]),
-                    *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-                ]
-            ).rstrip()
-            for row in (head, *rows)
-        ),
-    ]

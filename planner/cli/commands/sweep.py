@@ -10,7 +10,6 @@ import typer
 from planner.cli import options as o
 from planner.cli.console import emit, note, progress, verbosity
 from planner.cli.outputs import check_input, check_outputs
-from planner.cli.params import read_noting
 from planner.report.plain import nearby
 from planner.request.asking import BUDGET, SOLVER
 from planner.units import check_budget
@@ -73,8 +72,7 @@ def sweep(
 ) -> None:
     """Show what each memory budget costs in time, and the largest size that fits each.
 
-    Plans are searched for and simulated; no model is written. Times are predicted. The table least-peak
-    of FILE.toml has no effect here.
+    Plans are searched for and simulated; no model is written. Times are predicted.
 
     \b
     Examples:
@@ -89,8 +87,6 @@ def sweep(
     if output is not None:
         sources = (model, asked["profile"], asked["inputs"], params)
         check_outputs(output, inputs=sources, force=force)
-    if params is not None:
-        read_noting(params, unused=("least-peak",))
 
     from planner import api_sweep
 

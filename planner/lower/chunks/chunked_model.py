@@ -13,7 +13,7 @@ from planner.lower.chunks.regions import Ground
 from planner.lower.chunks.stages import Keys, Place, in_turn
 from planner.lower.marks import Marks
 from planner.onnxio.load import ValueType
-from planner.onnxio.names import FreeNames
+from planner.onnxio.names import FreeNames, initializer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +80,8 @@ class ChunkedModel:
         """Add an initializer."""
         name = self._names.fresh(wish)
         dtype = ir.DataType.from_numpy(array.dtype)
-        value = ir.Value(
-            name=name,
-            shape=ir.Shape(array.shape),
-            type=ir.TensorType(dtype),
-            const_value=ir.Tensor(array, name=name),
-        )
-        self.model.graph.register_initializer(value)
         self.types[name] = ValueType(dtype=dtype, shape=array.shape)
-        return value
+        return initializer(self.model.graph, name, array)
 
     def integers(self, numbers: tuple[int, ...], dtype: str = "int64") -> ir.Value:
         """Return a vector of integers: the same initializer for the same numbers."""

@@ -26,27 +26,13 @@ from planner.graph.reasons import WhyOnce
 from planner.lower.chunks.row_rules import ways_of
 from planner.lower.chunks.rows import Subject, Way
 from planner.onnxio.load import ValueType
+from planner.plan.planfile import Seed
 
 MAX_CONSTANT_BYTES = 1 << 18
 """The largest constant that is cut when the model is written; larger ones are read whole."""
 
 _MAX_READ_BYTES = 1 << 16
 """The largest constant whose elements are read, as parameters of an operator: shapes, axes, pads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
-    """The start of a region, and its extent.
-
-    Attributes:
-        tensor, axis: the axis that is cut first; chunks: the number of chunks.
-        large_bytes: the least bytes of a value through which the region grows.
-    """
-
-    tensor: str
-    axis: int
-    chunks: int
-    large_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from planner.graph.operators.row import RowsRule
 from planner.graph.operators.table import operator_of
@@ -95,9 +96,10 @@ def _along(subject: Subject, others: Iterator[int]) -> Iterator[Way]:
         yield Way(inputs=_only_first(subject, axis), outputs=_all(subject.outputs, axis))
 
 
-def _softmax(subject: Subject) -> Iterator[Way]:
+def _beside_axis(subject: Subject, *, unsaid: int) -> Iterator[Way]:
+    """Yield ways along every axis but the operator's own, which is `unsaid` where it names none."""
     rank = len(subject.made)
-    along = _axis(subject.integer("axis", -1), rank)
+    along = _axis(subject.integer("axis", unsaid), rank)
     for axis in range(rank):
         if axis != along:
             yield Way(inputs=_all(subject.inputs, axis), outputs=(axis,))
@@ -293,14 +295,6 @@ def _pad(subject: Subject) -> Iterator[Way]:
     yield from _along(subject, (axis for axis in range(rank) if axis not in padded))
 
 
-def _concat(subject: Subject) -> Iterator[Way]:
-    rank = len(subject.made)
-    along = _axis(subject.integer("axis"), rank)
-    for axis in range(rank):
-        if axis != along:
-            yield Way(inputs=_all(subject.inputs, axis), outputs=(axis,))
-
-
 def _split(subject: Subject) -> Iterator[Way]:
     rank = len(subject.read(0))
     along = _axis(subject.integer("axis"), rank)
@@ -334,7 +328,7 @@ def _running_sum(subject: Subject) -> Iterator[Way]:
 RULES: Mapping[RowsRule, Rule] = {
     "elementwise": _elementwise,
     "by vectors": _by_vectors,
-    "softmax": _softmax,
+    "softmax": partial(_beside_axis, unsaid=-1),
     "normalization": _normalization,
     "skip normalization": _skip_normalization,
     "reduce": _reduce,
@@ -349,7 +343,7 @@ RULES: Mapping[RowsRule, Rule] = {
     "one hot": _one_hot,
     "slice": _slice,
     "pad": _pad,
-    "concat": _concat,
+    "concat": partial(_beside_axis, unsaid=0),
     "split": _split,
     "expand": _expand,
     "tile": _tile,

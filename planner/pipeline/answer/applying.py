@@ -37,13 +37,11 @@ class Applied:
     """The result of applying a plan file.
 
     Attributes:
-        model: the rewritten model.
         plan: the plan that the model follows.
         again: the result of planning again, including its verification; None if the model is the
             plan's, byte for byte.
     """
 
-    model: Path
     plan: Plan
     again: OptimizeResult | None = None
 
@@ -82,12 +80,12 @@ def applied(
                 progress=progress,
             )
         )
-        return Applied(model=files.model, plan=found.plan, again=found)
+        return Applied(plan=found.plan, again=found)
     with prepared_for(model, plan, compare=not plan.unchanged, progress=progress) as prepared:
         rewritten = None if plan.unchanged else rebuild(prepared, plan).rewritten
         with atomic_write(files.model) as temporary:
             save_rewritten(prepared.loaded.path, rewritten, temporary)
-    return Applied(model=files.model, plan=plan)
+    return Applied(plan=plan)
 
 
 def _asked(model: Path, plan: Plan, time_limit_s: float) -> Request:

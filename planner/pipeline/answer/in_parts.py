@@ -243,7 +243,7 @@ class _RunCount:
         )
         budget = format_bytes(budget_of(self.whole))
         return runs, (
-            f"micro-batches: {runs} run{'s' if runs > 1 else ''} a step, the quickest within {budget} by "
+            f"micro-batches: {counted(runs, 'run')} a step, the quickest within {budget} by "
             f"short searches ({looked})"
         )
 

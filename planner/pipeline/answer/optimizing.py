@@ -188,7 +188,9 @@ class OptimizeJob:
                 binds = "slowdown"
             else:
                 levers, prepared = levers_for(prepared)
-                planned = plan_in_rounds(levers, prepared, settings, self._means(helper))
+                is_kept = self.search_context is not None
+                means = Means(progress=self.progress, keep_on_interrupt=is_kept, helper=helper)
+                planned = plan_in_rounds(levers, prepared, settings, means)
                 binds = self._binds(planned, settings)
             if preview is not None:
                 preview.begin(settings, planned)
@@ -203,13 +205,6 @@ class OptimizeJob:
             plan=whole_plan,
             rewritten=with_metadata(planned.rewritten, whole_plan, planned.prepared),
             after=rewritten_view(planned, plan, prepared.target),
-        )
-
-    def _means(self, helper: Beside | None) -> Means:
-        return Means(
-            progress=self.progress,
-            keep_on_interrupt=self.search_context is not None,
-            helper=helper,
         )
 
     def _most_slowdown(self) -> float:

@@ -26,25 +26,19 @@ class OriginalAhead:
         self.session: Profiled | None = None
 
     def begin(self, loaded: LoadedModel) -> Written | None:
-        """Start to create the session if that takes long; return the graph that it writes."""
-        session = original_ahead(loaded, self._request)
-        if session is None:
+        """Start to create the session if that takes long; return the graph that it writes.
+
+        It has verification's likely options. If verification needs others, it creates its own session.
+        """
+        request = self._request
+        nodes = list(loaded.model.graph.all_nodes())
+        if len(nodes) < MANY_NODES or not may_copy(loaded.model, loaded):
             return None
+        if target_named(request.device).own_memory or not request.ort_optimize:
+            return None
+        if large_fills(loaded.model):
+            return None  # the session would write them, and planning would not use its graph
+        opening = Opening(threads=default_threads())
+        session = Profiled(loaded.path, opening, seed=request.seed, with_copy=True)
         self.session = self._stack.enter_context(session)
         return session.written
-
-
-def original_ahead(loaded: LoadedModel, request: Request) -> Profiled | None:
-    """Create a session with verification's likely options; None if not worth it.
-
-    If verification needs other options, it creates its own session.
-    """
-    nodes = list(loaded.model.graph.all_nodes())
-    if len(nodes) < MANY_NODES or not may_copy(loaded.model, loaded):
-        return None
-    if target_named(request.device).own_memory or not request.ort_optimize:
-        return None
-    if large_fills(loaded.model):
-        return None  # the session would write them, and planning would not use its graph
-    opening = Opening(threads=default_threads())
-    return Profiled(loaded.path, opening, seed=request.seed, with_copy=True)

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from planner.formulate import Room, formulate
 from planner.graph.model import OpId
-from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.order.reorder import peak_of
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import settings_of
-from planner.pipeline.solve.orders import base_orders
+from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.plan.problem import Problem
 
 Order = Literal["default", "best"]
@@ -36,11 +34,5 @@ def problem_of(prepared: Prepared, *, name: str, order: Order, order_limit_s: fl
 
 def problem_in(prepared: Prepared, order: Sequence[OpId], *, name: str) -> Problem:
     """Build the problem of a model in a given base order; see `problem_of`."""
-    problem = formulate(
-        prepared.graph,
-        order,
-        prepared.costs,
-        room=Room(granularity=GRANULARITY_BYTES),
-        allowed=settings_of(prepared).allowed,
-    ).problem
+    problem = formulate_in(prepared, order, settings_of(prepared), 0).problem
     return replace(problem, name=name, capacity_bytes=peak_of(problem, range(len(problem.ops))))

@@ -3,7 +3,7 @@
 The plan without a lever comes first, if there may be one; if it takes hardly more time than the
 model as it is, it is final. Otherwise the lever says which models to plan in earnest instead
 (`Lever.rungs`), and one of these must be better. For a lever that applies to few or many tensors,
-quick searches find the number (`climb`). The lists here contain only levers that the request asks
+quick searches find the number (`Climb`). The lists here contain only levers that the request asks
 for.
 """
 
@@ -136,20 +136,12 @@ class _Choice:
         return replace(settings, since=case.began) if shares.is_one_wait else settings
 
 
-def climb(lever: Lever, case: Case, ladder: Ladder, order_of: Prepared) -> Prepared | None:
-    """Apply the lever to as many tensors of its ladder as are quickest; None if none of them is no worse.
-
-    Args:
-        order_of: without a plain plan, the model whose best order the quick searches use.
-    """
-    return _Climb(lever, case, ladder, order_of).found()
-
-
 @dataclass(slots=True)
-class _Climb:
-    """Quick searches with a lever used on more or fewer tensors.
+class Climb:
+    """Quick searches with a lever used on more or fewer tensors of its ladder.
 
     Attributes:
+        order_of: without a plain plan, the model whose best order the searches use.
         names: operations of the model without the lever, in the order of the searches.
         times: by number of tensors, the time that plans add to the model's, in microseconds;
             infinite if nothing fits.
@@ -167,7 +159,7 @@ class _Climb:
     until: float = 0.0
 
     def found(self) -> Prepared | None:
-        """Return the model found; see `climb`."""
+        """Apply the lever to as many tensors as are quickest; None if none of them is no worse."""
         case, shares, none = self.case, self.lever.shares, float("inf")
         quick_s = shares.quick_s(case.settings.time_limit_s)
         self.until = clock.now() + quick_s

@@ -16,7 +16,7 @@ from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
 from planner.micro.batch import Batch, batch_of, check_runs
 from planner.micro.draws import random_nodes
-from planner.micro.emit import Emitted, emit, has_accumulators
+from planner.micro.emit import emit, has_accumulators
 from planner.micro.flow import Flow, flow_of
 from planner.micro.kinds import MEAN, SUM, Kinds
 from planner.micro.parts import part
@@ -33,10 +33,11 @@ from planner.request import Request
 from planner.runtime.judge.micro_probe import SAMPLES, Probe
 from planner.runtime.optimizers.shapes import runtime_types
 from planner.runtime.timing import available_bytes
-from planner.units import counted, format_bytes
+from planner.units import counted, format_bytes, some_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import onnx_ir as ir
 
 _SHOWN = 3
 
@@ -56,8 +57,8 @@ class Divisible:
     kinds: Kinds
     notes: tuple[str, ...] = ()
 
-    def emitted(self, runs: int) -> Emitted:
-        """Build the model of one of `runs` runs."""
+    def emitted(self, runs: int) -> tuple[ir.Model, MicroBatches]:
+        """Build the model of one of `runs` runs; its times are not known yet."""
         return emit(self.loaded.model, self.flow, self.kinds.of, runs)
 
 
@@ -171,11 +172,9 @@ def _notes(loaded: LoadedModel, flow: Flow, kinds: Kinds) -> list[str]:
     """Return notes on assumptions and on differences from one run, for any number of runs."""
     model, found = loaded.model, []
     if kinds.assumed:
-        names = ", ".join(repr(n) for n in kinds.assumed[:_SHOWN])
-        more = f" and {len(kinds.assumed) - _SHOWN} more" if len(kinds.assumed) > _SHOWN else ""
         found.append(
-            f"micro-batches: {names}{more} were 0 on the samples that ran: planner assumes that "
-            "they add up as most other totals do"
+            f"micro-batches: {some_of([repr(name) for name in kinds.assumed], _SHOWN)} were 0 on the "
+            "samples that ran: planner assumes that they add up as most other totals do"
         )
     if any(kind not in (SUM, MEAN) for kind in kinds.of.values()):
         found.append(
@@ -235,18 +234,9 @@ def run_model(divided: Divisible, request: Request, runs: int, folder: Path) -> 
     """
     loaded, batch = divided.loaded, divided.batch
     check_runs(runs, batch)
-    emitted = divided.emitted(runs)
+    model, batches = divided.emitted(runs)
     path = folder / loaded.path.name
-    write_model(emitted.model, path)
-    batches = MicroBatches(
-        runs=runs,
-        dim=batch.dim,
-        batch=batch.size,
-        inputs=dict(batch.inputs),
-        accumulators=emitted.accumulators,
-        scaled=emitted.scaled,
-        per_run=dict(emitted.per_run),
-    )
+    write_model(model, path)
     _write_recipes(divided, batches, path)
     return RunModel(
         request=replace(

@@ -132,9 +132,8 @@ def _is_worth(best: Planned, limit_s: float, *, is_open: bool) -> bool:
             order, for which the bound of the best plan's order does not hold.
     """
     searched = best.searched
-    assert searched.candidate is not None
     bound_us = best.formulation.problem.base_duration_us if is_open else searched.bound_us
-    gap_us = searched.candidate.time_us - bound_us
+    gap_us = searched.found.time_us - bound_us
     return limit_s <= POLICY.round_chance * gap_us / max(1e-9, SOLVING.worth_per_s * bound_us)
 
 

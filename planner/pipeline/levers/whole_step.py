@@ -6,8 +6,10 @@ the reference for the totals of the runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -22,11 +24,18 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import budget_of
 from planner.plan.planfile import MicroBatches, Plan, PredictedCost
 from planner.request import Request
-from planner.results.verification import MicroCheck, Verification
+from planner.results.verification import CapCheck, MemoryCheck, MicroCheck, Verification
 from planner.runtime.judge.micro_proof import MicroJob
 from planner.runtime.options import Opening
 from planner.runtime.timing import available_bytes
 from planner.units import format_bytes, format_percent, parse_slowdown
+
+T = TypeVar("T", MemoryCheck, CapCheck)
+_OF_EACH_RUN = (
+    "time_us", "recomputed_ops", "recompute_us", "recomputed_bytes", "swap_out_bytes",
+    "swap_in_bytes", "swap_us", "page_in_bytes", "page_out_bytes", "page_us", "pins_us", "cache_us",
+)  # fmt: skip
+"""Costs that every run has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +137,8 @@ class WholeStep:
         title = f"a run on {self.batches.batch // self.batches.runs}"
         changed = replace(
             verification,
-            memory=tuple(
-                replace(m, model=title if m.model == "original" else m.model)
-                for m in verification.memory
-            ),
-            caps=tuple(
-                replace(c, model=title if c.model == "original" else c.model)
-                for c in verification.caps
-            ),
+            memory=_of_run(verification.memory, title),
+            caps=_of_run(verification.caps, title),
         )
         free = available_bytes()
         if free is not None and POLICY.times_peak * self.prepared.baseline.peak_bytes > free:
@@ -213,18 +216,9 @@ def _own_buffers(model: ir.Model) -> dict[str, str]:
 
 def _times(cost: PredictedCost, runs: int) -> PredictedCost:
     """Scale a cost to all runs; the peak and the numbers of moved tensors stay those of one run."""
-    return replace(
-        cost,
-        time_us=runs * cost.time_us,
-        recomputed_ops=runs * cost.recomputed_ops,
-        recompute_us=runs * cost.recompute_us,
-        recomputed_bytes=runs * cost.recomputed_bytes,
-        swap_out_bytes=runs * cost.swap_out_bytes,
-        swap_in_bytes=runs * cost.swap_in_bytes,
-        swap_us=runs * cost.swap_us,
-        page_in_bytes=runs * cost.page_in_bytes,
-        page_out_bytes=runs * cost.page_out_bytes,
-        page_us=runs * cost.page_us,
-        pins_us=runs * cost.pins_us,
-        cache_us=runs * cost.cache_us,
-    )
+    return replace(cost, **{name: runs * getattr(cost, name) for name in _OF_EACH_RUN})
+
+
+def _of_run(checks: Sequence[T], title: str) -> tuple[T, ...]:
+    """Call the original of the checks `title`: it is the model of one run."""
+    return tuple(replace(c, model=title if c.model == "original" else c.model) for c in checks)

@@ -11,7 +11,7 @@ from planner.choices import FuseMode, Numbers
 from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.measured import Cache
 from planner.errors import ModelError, UsageError
-from planner.formulate import Formulation, OpCosts, Room, formulate
+from planner.formulate import Formulation, OpCosts, formulate
 from planner.graph.model import OpId, Placement, TrainingGraph
 from planner.graph.reasons import WhyClosed
 from planner.graph.schedule import default_order
@@ -36,9 +36,7 @@ from planner.runtime.optimizers.blocked import (
     block_channels,
     holds_blocked_weights,
 )
-from planner.runtime.optimizers.normalize import (
-    Written,
-)
+from planner.runtime.optimizers.normalize import Normalized, Written
 from planner.runtime.options import Level
 from planner.targets import Target, target_named, titles
 
@@ -131,11 +129,10 @@ class Prepared:
         """Formulate the problem in `order`, without limits, with recompute alone; cached.
 
         Args:
-            granularity: see `Room`.
+            granularity: see `formulate`.
         """
         if granularity not in self._formulated:
-            room = Room(granularity=granularity)
-            found = formulate(self.graph, self.order, self.costs, room=room)
+            found = formulate(self.graph, self.order, self.costs, granularity=granularity)
             self._formulated[granularity] = found
         return self._formulated[granularity]
 
@@ -179,22 +176,24 @@ def prepare(
     loaded = _loaded(request, target)
     written = None if on_loaded is None else on_loaded(loaded)
     target = fit_target(target, loaded.model)
-    kinds = Sizes(loaded, request)
-    if written is not None:  # a session is being created beside
-        kinds.infer_now()
-    found = optimized(kinds, target, to_rewrite=to_rewrite, progress=progress, written=written)
-    graphs = _graphs(found, kinds)
-    if found.found.confirmed is not None and (later := found.found.confirmed()) is not None:
+
+    def analysed(confirmed: Normalized | None = None) -> tuple[Sizes, Optimized, _Graphs]:
         kinds = Sizes(loaded, request)
+        if written is not None and confirmed is None:  # a session is being created beside
+            kinds.infer_now()
         found = optimized(
             kinds,
             target,
             to_rewrite=to_rewrite,
             progress=progress,
             written=written,
-            confirmed=later,
+            confirmed=confirmed,
         )
-        graphs = _graphs(found, kinds)
+        return kinds, found, _graphs(found, kinds)
+
+    kinds, found, graphs = analysed()
+    if found.found.confirmed is not None and (later := found.found.confirmed()) is not None:
+        kinds, found, graphs = analysed(later)
     _, original, (order, *_) = graphs
     progress(f"{len(original.operations)} operations")
     costed = Costing(

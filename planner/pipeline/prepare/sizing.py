@@ -205,7 +205,8 @@ class Sizes:
         except PlannerError as error:
             raise ModelError(f"{why}; a run of the model did not show it ({error})") from error
         run = _Run(source=source)
-        sequences = self._sequences(first)
+        kinds = open_dims(first, loaded.dims).items()
+        sequences = {name for name, (dtype, _) in kinds if dtype == ir.DataType.UNDEFINED}
         seen = {str(node.name): event for node, event in _matched(nodes, events)}
         for name, node in nodes.items():
             if name not in seen:
@@ -225,11 +226,6 @@ class Sizes:
                 before = (event.requested_in_use or 0) - (event.requested_delta or 0)
                 run.inner[str(node.name)] = max(0, event.inner_requested - before)
         return run
-
-    def _sequences(self, model: ir.Model) -> set[str]:
-        """Return the names of a model's sequences."""
-        found = open_dims(model, self.loaded.dims)
-        return {name for name, (dtype, _) in found.items() if dtype == ir.DataType.UNDEFINED}
 
     def _show(self, model: ir.Model, names: frozenset[str], run: _Run) -> None:
         """Bound open sizes by those of a run."""

@@ -14,7 +14,7 @@ from planner import __version__
 from planner.errors import ModelError
 from planner.files.reading import shown
 from planner.files.structuring import Source, fields_of, read_json, structured
-from planner.formulate import Allowed, Formulation, OpCosts, Room, formulate, with_paging
+from planner.formulate import Allowed, Formulation, OpCosts, formulate, with_paging
 from planner.graph.liveness import LiveTimeline
 from planner.graph.model import Category, Role, TrainingGraph
 from planner.onnxio.kinds import GRANULARITY_BYTES
@@ -53,8 +53,7 @@ INTERRUPTED = "the search was interrupted: this is the best plan that it had fou
 
 def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
     """Build the plan file of an accepted plan."""
-    candidate = planned.solved.candidate
-    assert candidate is not None
+    candidate = planned.solved.found
     problem = planned.formulation.problem
     replay, cost = candidate.replay, _planned_cost(planned, candidate)
     barred = barred_in(planned.prepared.graph)
@@ -89,7 +88,7 @@ def assemble(prepared: Prepared, settings: Settings, planned: Planned) -> Plan:
         assumptions=(
             *prepared.graph.assumptions,
             *_copies_note(settings, replay, cost),
-            *_shared_note(prepared, replay),
+            *(shared_note(prepared) if replay.swap_in_bytes or prepared.resident else ()),
             *disk_note(prepared),
             *lever_notes(prepared),
             *live_note(prepared),
@@ -163,11 +162,6 @@ def _copies_note(settings: Settings, replay: Replay, cost: PredictedCost) -> tup
         f"{settings.why_copies}; on the stream of the operations the step would take "
         f"{format_duration(cost.step_us + _between_us(replay))}, not {format_duration(cost.step_us)}",
     )
-
-
-def _shared_note(prepared: Prepared, replay: Replay) -> tuple[str, ...]:
-    """Return the note on the worth of copies on a target whose host and device share one memory."""
-    return shared_note(prepared) if replay.swap_in_bytes or prepared.resident else ()
 
 
 def _room_note(planned: Planned) -> tuple[str, ...]:
@@ -278,7 +272,9 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         time_us=replay.time_us + planned.prepared.views_us + pins_us,
         recomputed_ops=replay.recomputed_ops - len(again),
         recompute_us=max(0.0, replay.recompute_us - us(again)) if again else replay.recompute_us,
-        recomputed_bytes=replay.recomputed_bytes - sum(_planned_bytes(form, op) for op in again),
+        # as the simulator counts them: rounded up
+        recomputed_bytes=replay.recomputed_bytes
+        - sum(form.problem.tensors[t].bytes for op in again for t in form.problem.ops[op].outputs),
         paged_tensors=len(planned.prepared.resident),
         page_in_bytes=sum(map(size, page_ins)),
         page_out_bytes=sum(map(size, page_outs)),
@@ -295,11 +291,6 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         swap_in_bytes=replay.swap_in_bytes,
         swap_us=replay.swap_us,
     )
-
-
-def _planned_bytes(form: Formulation, op: int) -> int:
-    """Return the bytes of an operation's outputs, rounded up as the simulator counts them."""
-    return sum(form.problem.tensors[t].bytes for t in form.problem.ops[op].outputs)
 
 
 def _schedule(form: Formulation, actions: Sequence[Action]) -> tuple[PlannedAction, ...]:
@@ -394,7 +385,7 @@ def schedule_of(
         graph,
         [*order, *folded],
         OpCosts(duration_us=prepared.duration_us),
-        room=Room(granularity=GRANULARITY_BYTES),
+        granularity=GRANULARITY_BYTES,
         allowed=Allowed(swap_out_bytes_per_s=1.0, swap_in_bytes_per_s=1.0),
     )
     ops = {op.name: i for i, op in enumerate(form.problem.ops)}

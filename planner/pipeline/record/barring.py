@@ -57,14 +57,12 @@ def with_barred(graph: TrainingGraph, barred: Sequence[Barred], *, where: str) -
 
 def barred_note(barred: Sequence[Barred]) -> tuple[str, ...]:
     """Return a note on the bars for a plan's assumptions."""
-    again = [bar.name for bar in barred if bar.action == "recompute"]
-    stays = [bar.name for bar in barred if bar.action == "swap"]
-    said = (
-        [f"{counted(len(again), 'operation', 'are')} not run again, first {again[0]!r}"]
-        if again
-        else []
-    )
-    said += (
-        [f"{counted(len(stays), 'tensor', 'are')} not copied, first {stays[0]!r}"] if stays else []
-    )
+    said = []
+    for action, noun, done in (
+        ("recompute", "operation", "run again"),
+        ("swap", "tensor", "copied"),
+    ):
+        names = [bar.name for bar in barred if bar.action == action]
+        if names:
+            said.append(f"{counted(len(names), noun, 'are')} not {done}, first {names[0]!r}")
     return (f"{', and '.join(said)}: {WhyOnce.TAKEN.sentence}",) if said else ()

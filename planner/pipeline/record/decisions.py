@@ -13,13 +13,12 @@ from planner.pipeline.solve.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
 from planner.search.closure import Closure, Stays, closure
-from planner.units import format_duration
+from planner.units import counted, format_duration
 
 
 def decisions_of(planned: Planned) -> tuple[Decision, ...]:
     """Return a decision for each range of steps in which a tensor is absent, largest tensor first."""
-    candidate = planned.solved.candidate
-    assert candidate is not None
+    candidate = planned.solved.found
     place = {name: i for i, name in enumerate(planned.rewritten.planned_order)}
     node_step = [place[name] for name in planned.rewritten.action_nodes]
     copies: dict[int, list[tuple[int, int]]] = {}
@@ -147,4 +146,4 @@ def _several(producer: str, again: Sequence[int]) -> str:
     more = len(again) - 1
     if not more:
         return producer
-    return f"{producer} and {more:,} more operation{'s' if more > 1 else ''}"
+    return f"{producer} and {counted(more, 'more operation')}"

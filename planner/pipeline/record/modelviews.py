@@ -47,10 +47,8 @@ def _durations_after(planned: Planned) -> tuple[float, ...]:
     """Return the durations of the rewritten graph by OpId, including those of copies and pins."""
     problem = planned.formulation.problem
     by_node: dict[str, float] = {}
-    assert planned.solved.candidate is not None
-    for action, node in zip(
-        planned.solved.candidate.actions, planned.rewritten.action_nodes, strict=True
-    ):
+    actions = planned.solved.found.actions
+    for action, node in zip(actions, planned.rewritten.action_nodes, strict=True):
         if action.kind.value == "run":
             by_node[node] = problem.ops[action.target].duration_us
         elif action.kind.value == "swap-out":
@@ -71,8 +69,7 @@ def _starts_after(planned: Planned) -> tuple[float, ...]:
 
     Nodes that pin the order take no time: each starts when the node before it ends.
     """
-    assert planned.solved.candidate is not None
-    timeline = planned.solved.candidate.replay.timeline
+    timeline = planned.solved.found.replay.timeline
     if timeline is None:
         return ()
     nodes = planned.rewritten.action_nodes

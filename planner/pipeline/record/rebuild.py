@@ -26,7 +26,7 @@ from planner.pipeline.prepare.prepared import Prepared, Progress, prepare, silen
 from planner.pipeline.record import assemble as plans
 from planner.pipeline.record.bounds import bounds_of_plan
 from planner.pipeline.record.comparing import compared
-from planner.pipeline.solve.read_back import lowered, read_back
+from planner.pipeline.solve.read_back import lowered_as, read_back
 from planner.pipeline.target.placing import is_assumed
 from planner.pipeline.target.targeting import target_metadata
 from planner.plan.planfile import Plan
@@ -197,7 +197,9 @@ def rebuild(prepared: Prepared, plan: Plan) -> Rebuilt:
         ModelError: the plan's schedule does not fit the model.
     """
     form, actions = plans.schedule_of(plan, prepared, prepared.graph)
-    rewritten = lowered(prepared, form, actions, order_target=plan.order_target)
+    rewritten = lowered_as(
+        lambda made: made, prepared, form, actions, order_target=plan.order_target
+    )
     if plan.order_target == "priority":  # otherwise the rewritten file's order is the planned one
         rewritten = read_back(prepared, rewritten, order_target=plan.order_target).rewritten
     _check_decisions(plan, len(rewritten.planned_order))

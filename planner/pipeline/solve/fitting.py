@@ -86,9 +86,8 @@ def in_order(
         TakenError: as for `lowered_plan`.
     """
     solved, form = planned.solved, planned.formulation
-    assert solved.candidate is not None
-    candidate = candidate_of(form.problem, [solved.candidate.actions[unit] for unit in units])
-    if candidate.time_us > POLICY.fit_slower * solved.candidate.time_us:
+    candidate = candidate_of(form.problem, [solved.found.actions[unit] for unit in units])
+    if candidate.time_us > POLICY.fit_slower * solved.found.time_us:
         return None
     if candidate.peak_bytes > most_bytes:
         return None
@@ -123,7 +122,6 @@ def need_before_planning(prepared: Prepared, base: BaseOrder) -> float:
 def _fitting_order(
     planned: Planned, settings: Settings, time_limit_s: float, seed: int
 ) -> tuple[int, ...] | None:
-    assert planned.solved.candidate is not None
     graph, rewritten = planned.graph, planned.rewritten
     units = units_of(graph, planned.order, rewritten.action_nodes)
     target = planned.prepared.target
@@ -132,7 +130,7 @@ def _fitting_order(
         settings.room_bytes,
         time_limit_s=time_limit_s,
         more_in_use_bytes=(
-            planned.formulation.problem.capacity_bytes - planned.solved.candidate.peak_bytes
+            planned.formulation.problem.capacity_bytes - planned.solved.found.peak_bytes
         ),
         seed=settings.seed + seed,
         workers=settings.workers,

@@ -124,8 +124,7 @@ class Planned:
     @property
     def time_us(self) -> float:
         """Predicted time of the schedule, in microseconds."""
-        assert self.solved.candidate is not None
-        return self.solved.candidate.time_us
+        return self.solved.found.time_us
 
     @property
     def added_us(self) -> float:
@@ -205,13 +204,11 @@ def lowered_plan(
     Raises:
         TakenError: ONNX Runtime's optimizers take nodes of it away, however they are pinned.
     """
-    assert solved.candidate is not None
     target, searched = prepared.target, solved
     if form.problem.overlap:
         form = with_paging(form, prepared.graph)
-        solved = _beside(form, solved, solved.candidate.actions)
-    candidate = solved.candidate
-    assert candidate is not None
+        solved = _beside(form, solved, solved.found.actions)
+    actions = solved.found.actions
 
     def read(rewritten: Rewritten) -> Planned:
         back = read_back(prepared, rewritten, order_target=settings.order_target)
@@ -236,4 +233,4 @@ def lowered_plan(
             searched=searched,
         )
 
-    return lowered_as(read, prepared, form, candidate.actions, order_target=settings.order_target)
+    return lowered_as(read, prepared, form, actions, order_target=settings.order_target)

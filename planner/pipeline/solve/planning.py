@@ -38,7 +38,7 @@ from planner.pipeline.solve.trying import TrialSearch
 from planner.pipeline.solve.working_ahead import WorkingAhead, may_work_ahead
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
-from planner.portfolio.race import Entrant, RaceMeans, race
+from planner.portfolio.race import Entrant, race
 from planner.portfolio.table import POLICY as PORTFOLIO
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
@@ -298,7 +298,8 @@ def _race(
         ],
         time_limit_s=PORTFOLIO.race.share * left_s,
         patience=patience,
-        means=RaceMeans(progress=begins, helper=helper),
+        progress=begins,
+        helper=helper,
     )
     for runner in runners:
         rough, problem = runner.rough, problems[runner.index]

@@ -36,11 +36,6 @@ class QuickSearch:
     settings: SearchSettings
     views_us: float
 
-    def time_us(self) -> float:
-        """Search; return a step's time with the plan in microseconds, infinite without a plan."""
-        found = solve(self.problem, self.settings).candidate
-        return float("inf") if found is None else found.time_us + self.views_us
-
 
 def quick_search(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, limit_s: float
@@ -79,8 +74,12 @@ def quickest(
 
 
 def found_there(_: None, search: QuickSearch) -> float:
-    """Run the search in another process and return its time."""
-    return search.time_us()
+    """Run the search, in another process; return a step's time with the plan in microseconds.
+
+    Without a plan it is infinite.
+    """
+    found = solve(search.problem, search.settings).candidate
+    return float("inf") if found is None else found.time_us + search.views_us
 
 
 def between(tried: Iterable[int], best: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from planner import clock
 from planner.formulate import Formulation
-from planner.graph.model import OpId, Placement, TrainingGraph
+from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order, priority_order
 from planner.lower.rewrite import Rewritten, Sessions, rewrite
 from planner.onnxio.load import checked_types
@@ -28,18 +28,6 @@ class ReadBack:
     rewritten: Rewritten
     graph: TrainingGraph
     order: tuple[OpId, ...]
-
-
-def lowered(
-    prepared: Prepared, form: Formulation, actions: Sequence[Action], *, order_target: str
-) -> Rewritten:
-    """Return a schedule's rewritten model, with pins on the nodes that ONNX Runtime would undo.
-
-    See `lowered_as`.
-    """
-    return lowered_as(
-        lambda rewritten: rewritten, prepared, form, actions, order_target=order_target
-    )
 
 
 def lowered_as(
@@ -94,7 +82,9 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
     """
     # equals the result of type inference: tests/lower/test_types.py
     types = checked_types(rewritten.model, {**prepared.types, **rewritten.types})
-    placement = _placement(prepared.placement, rewritten)
+    placement = prepared.placement
+    if placement is not None:  # no node on the CPU is recomputed
+        placement = replace(placement, on_cpu=placement.on_cpu | rewritten.on_cpu)
     unsized = unsized_copies(prepared.graph, rewritten.model, types, rewritten.like)
     graph = typed_graph(rewritten.model, types, placement=placement, unsized=unsized)
     graph = _with_categories(graph, prepared.graph, rewritten.like)
@@ -103,13 +93,6 @@ def read_back(prepared: Prepared, rewritten: Rewritten, *, order_target: str) ->
     if order_target == "default" and names != rewritten.planned_order:
         raise AssertionError("the rewritten file's default order is not the planned one")
     return ReadBack(rewritten=replace(rewritten, planned_order=names), graph=graph, order=order)
-
-
-def _placement(original: Placement | None, rewritten: Rewritten) -> Placement | None:
-    """Return the placement of the rewritten model's nodes: no node on the CPU is recomputed."""
-    if original is None:
-        return None
-    return replace(original, on_cpu=original.on_cpu | rewritten.on_cpu)
 
 
 def _with_categories(

@@ -321,8 +321,7 @@ class TrialSearch:
         A plan for which the arena probably has no room in any order is not lowered as long as
         another is accepted.
         """
-        candidate = found.solved.candidate
-        assert candidate is not None
+        candidate = found.solved.found
         if candidate.time_us > self.settings.most_us:
             return self._outcome(candidate)
         if self.accepted is None:
@@ -351,8 +350,7 @@ class TrialSearch:
         """Lower a plan, reorder it to fit the arena, and accept it if it beats the accepted one."""
         settings, need = self.settings, 1.0
         self.lowered = found.base
-        candidate = found.solved.candidate
-        assert candidate is not None
+        candidate = found.solved.found
         planned = lowered_plan(
             self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
         )
@@ -390,8 +388,7 @@ class TrialSearch:
         if accepted is None or not accepted.holds:
             return
         searched, problem = accepted.searched, accepted.formulation.problem
-        assert searched.candidate is not None
-        gain_us = searched.candidate.time_us - searched.bound_us
+        gain_us = searched.found.time_us - searched.bound_us
         is_worth = self.patience.is_worth(gain_us, problem.base_duration_us)
         if left_s < 1 or searched.is_tight or not is_worth:
             return

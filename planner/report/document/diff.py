@@ -19,10 +19,9 @@ from planner import __version__
 from planner.disk import Disk
 from planner.plan.planfile import Plan, PredictedCost
 from planner.report.document import Document
-from planner.units import format_bytes, format_duration, format_percent
+from planner.units import Number, counted, format_bytes, format_duration, format_percent, signed
 
 T = TypeVar("T")
-Number = TypeVar("Number", int, float)
 _SETTINGS = (
     "planner_version",
     "model_name",
@@ -354,7 +353,7 @@ def _sentence(document: DiffDocument, shares: Sequence[float]) -> str:
     if document.same_schedule and not changed and not peak.difference:
         return "Both plans do the same."
     ratio = document.step_ratio
-    percent = "" if ratio is None else f" ({_signed_percent(ratio - 1)})"
+    percent = "" if ratio is None else f" ({signed(format_percent, ratio - 1)})"
     step = f"step time from {format_duration(time.a)} to {format_duration(time.b)}{percent}"
     if not document.same_times:
         step = (
@@ -363,16 +362,6 @@ def _sentence(document: DiffDocument, shares: Sequence[float]) -> str:
         )
     text = (
         f"The planned peak goes from {format_bytes(peak.a)} to {format_bytes(peak.b)} "
-        f"({signed_bytes(peak.difference)}), the predicted {step}"
+        f"({signed(format_bytes, peak.difference)}), the predicted {step}"
     )
-    return (
-        f"{text}; {changed:,} {'tensor is' if changed == 1 else 'tensors are'} treated differently."
-    )
-
-
-def signed_bytes(size: int) -> str:
-    return ("+" if size > 0 else "") + format_bytes(size)
-
-
-def _signed_percent(ratio: float) -> str:
-    return ("+" if ratio > 0 else "") + format_percent(ratio)
+    return f"{text}; {counted(changed, 'tensor', 'are')} treated differently."

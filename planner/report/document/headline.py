@@ -150,11 +150,6 @@ class Headline(Held, frozen=True):
         """Bytes copied to the host and back by swaps."""
         return self.swap_out_bytes + self.swap_in_bytes
 
-    @property
-    def paged_bytes(self) -> int:
-        """Bytes copied from and to tensors that live on the host."""
-        return self.page_in_bytes + self.page_out_bytes
-
 
 def held(result: OptimizeResult) -> Held:
     """Collect the bytes that sessions hold.

@@ -63,11 +63,6 @@ class CapRow(Document, frozen=True):
     expected: bool | None
     message: str
 
-    @property
-    def is_odd(self) -> bool:
-        """Whether another outcome was expected."""
-        return self.expected not in (None, self.passed)
-
 
 class SessionRow(Document, frozen=True):
     """One model in a process of its own, and the line that opened it."""

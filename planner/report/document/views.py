@@ -6,7 +6,7 @@ Steps are positions in the schedule, from 0; ranges are half-open: [start, end).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from planner.graph.model import Category, Role, Tensor
 from planner.plan.planfile import Decision
@@ -133,27 +133,10 @@ class ViewDocument(PeakDocument, frozen=True):
     arena: tuple[ArenaForecast, ...]
     one_region: RegionFigures
 
-    def has_fate(self, fate: str) -> bool:
-        """Tell whether any buffer has this fate."""
-        return any(r.fate == fate for r in self.live_ranges)
-
     @property
     def residents(self) -> int:
         """The number of tensors on the device at the peak."""
         return len(self.residents_at_peak) + self.residents_at_peak_omitted.count
-
-
-def taxonomy_of(composition: Mapping[Category, int]) -> dict[str, int]:
-    """Add up bytes by category into the groups of `TAXONOMY`."""
-    return {
-        group: sum(composition.get(c, 0) for c in categories)
-        for group, categories in TAXONOMY.items()
-    }
-
-
-def composition_of(composition: Mapping[Category, int]) -> dict[str, int]:
-    """List bytes by the category's name, without empty categories."""
-    return {str(c): size for c, size in sorted(composition.items()) if size}
 
 
 def peak_document(view: ModelView) -> PeakDocument:
@@ -165,7 +148,7 @@ def peak_document(view: ModelView) -> PeakDocument:
         peak_bytes=line.peak_bytes,
         peak_step=line.peak_step,
         peak_operation=peak,
-        composition_at_peak=composition_of(_at_peak(view)),
+        composition_at_peak={str(c): size for c, size in sorted(_at_peak(view).items()) if size},
         residents_at_peak=tuple(_residents(view)),
     )
 
@@ -179,7 +162,7 @@ def _at_peak(view: ModelView) -> dict[Category, int]:
 def view_document(view: ModelView, decisions: Sequence[Decision] = ()) -> ViewDocument:
     """Make the document of one model, with the fates that the decisions give its tensors."""
     graph, line, peak = view.graph, view.timeline, peak_document(view)
-    left_out = peak.residents_at_peak[MAX_RESIDENTS:]
+    left_out, at_peak = peak.residents_at_peak[MAX_RESIDENTS:], _at_peak(view)
     return told(
         ViewDocument,
         view,
@@ -188,7 +171,10 @@ def view_document(view: ModelView, decisions: Sequence[Decision] = ()) -> ViewDo
         operations=len(graph.operations),
         tensors=len(graph.tensors),
         persistent_bytes=line.persistent_bytes,
-        taxonomy_at_peak=taxonomy_of(_at_peak(view)),
+        taxonomy_at_peak={
+            group: sum(at_peak.get(c, 0) for c in categories)
+            for group, categories in TAXONOMY.items()
+        },
         time_by_kind_us=_time_by_kind(view),
         residents_at_peak=peak.residents_at_peak[:MAX_RESIDENTS],
         residents_at_peak_omitted=LeftOut(len(left_out), sum(r.bytes for r in left_out)),

@@ -69,6 +69,7 @@ def render_page(document: Report, figures: dict[str, Any] | None = None) -> str:
     views, measured = document.views, optimized.measured_lines if optimized else {}
     last, last_view = list(views.items())[-1]
     is_timed = total_us(last_view) > 0
+    fates = {r.fate for view in views.values() for r in view.live_ranges}
     preview = document.budget_preview
     if preview is not None:
         frontier = frontier_figure([preview.frontier], chosen=_chosen(document), height=320)
@@ -93,7 +94,7 @@ def render_page(document: Report, figures: dict[str, Any] | None = None) -> str:
             kind_names=KIND_NAMES,
             sections=_sections(document, is_timed=is_timed),
             kinds=kinds_of(last_view) if is_timed else [],
-            fates=[f for f in HATCHES if any(v.has_fate(f) for v in views.values())],
+            fates=[fate for fate in HATCHES if fate in fates],
             rows_shown=ROWS_SHOWN,
             steps_json=embedded_json(
                 {
@@ -208,10 +209,6 @@ def _ratio(value: float | None) -> Markup:
     return Markup('<data value="{}">×{:.3f}</data>').format(value, value)
 
 
-def _difference(value: float) -> str:
-    return "0" if value == 0 else f"{value:.3g}"
-
-
 def _share(part: float, whole: float) -> str:
     """Return `part / whole` as a CSS length, within 0% and 100%."""
     return f"{100 * min(max(part / whole, 0.0), 1.0):.2f}%" if whole else "0%"
@@ -236,7 +233,7 @@ def environment() -> jinja2.Environment:
         ratio=_ratio,
         percent=format_percent,
         count=lambda value: Markup('<data value="{}">{:,}</data>').format(value, value),
-        difference=_difference,
+        difference="{:.3g}".format,
         plain=printable,
         times=times_of,
     )

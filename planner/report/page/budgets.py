@@ -18,11 +18,6 @@ _DASHES = ("solid", "dashed", "dotdash", "dotted")
 _MARK = "#d6273b"
 
 
-def budget_plot(name: str, what: str, height: int = 420) -> Any:
-    """Return an empty figure over budgets."""
-    return blank_plot(name, height=height, x_label="budget", y_label=what)
-
-
 def frontier_figure(
     frontiers: Sequence[FrontierDocument],
     *,
@@ -34,7 +29,7 @@ def frontier_figure(
     Args:
         chosen: (budget in bytes, time added as a ratio) of a plan to mark.
     """
-    plot = budget_plot("frontier", "time added", height)
+    plot = blank_plot("frontier", height=height, x_label="budget", y_label="time added")
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[0]%")
     lines = []
     top = max(f.baseline_peak_bytes for f in frontiers)

@@ -6,6 +6,8 @@ operations in the first lane (recomputed ones hatched), copies each way in lanes
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
@@ -39,9 +41,10 @@ def time_figures(view: ViewDocument, key: str, *, budget_bytes: int | None) -> d
         return {}
     scale_us, unit = time_unit(whole_us)
     clock = Range1d(start=0, end=whole_us / scale_us, bounds=(0, whole_us / scale_us))
+    plot = partial(wide_plot, x_label=f"time, {unit}", x_format="0,0.[00]", x_range=clock)
     return {
-        f"lanes-{key}": _lanes(view, key, clock, unit),
-        f"clock-{key}": _live(view, key, clock, unit, budget_bytes),
+        f"lanes-{key}": _lanes(view, key, plot),
+        f"clock-{key}": _live(view, key, plot, budget_bytes),
     }
 
 
@@ -61,24 +64,12 @@ def kinds_of(view: ViewDocument) -> list[str]:
     return [kind for kind in KINDS if view.time_by_kind_us[kind] > 0]
 
 
-def _plot(name: str, clock: Range1d, unit: str, height: int, what: str, y_range: Range1d) -> Any:
-    return wide_plot(
-        name,
-        height=height,
-        x_label=f"time, {unit}",
-        y_label=what,
-        x_format="0,0.[00]",
-        x_range=clock,
-        y_range=y_range,
-    )
-
-
-def _lanes(view: ViewDocument, key: str, clock: Range1d, unit: str) -> Any:
+def _lanes(view: ViewDocument, key: str, over_time: Callable[..., Any]) -> Any:
+    """Draw the steps in their lanes; `over_time` makes an empty figure."""
     kinds = kinds_of(view)
     lowest = min(LANES[kind] for kind in kinds)
-    plot = _plot(
-        f"lanes-{key}", clock, unit, 70 + 45 * (3 - lowest), "", Range1d(start=lowest, end=3)
-    )
+    height, y_range = 70 + 45 * (3 - lowest), Range1d(start=lowest, end=3)
+    plot = over_time(f"lanes-{key}", height=height, y_label="", y_range=y_range)
     lanes = range(lowest, 3)
     plot.yaxis.ticker = [lane + 0.5 for lane in lanes]
     plot.yaxis.major_label_overrides = {lane + 0.5: LANE_NAMES[lane] for lane in lanes}
@@ -106,10 +97,13 @@ def _lanes(view: ViewDocument, key: str, clock: Range1d, unit: str) -> Any:
     return plot
 
 
-def _live(view: ViewDocument, key: str, clock: Range1d, unit: str, budget_bytes: int | None) -> Any:
+def _live(
+    view: ViewDocument, key: str, over_time: Callable[..., Any], budget_bytes: int | None
+) -> Any:
     """Draw live bytes over time."""
     top = 1.08 * max(view.peak_bytes, budget_bytes or 0, 1)
-    plot = _plot(f"clock-{key}", clock, unit, 170, "live bytes", Range1d(start=0, end=top))
+    y_range = Range1d(start=0, end=top)
+    plot = over_time(f"clock-{key}", height=170, y_label="live bytes", y_range=y_range)
     plot.varea_step(
         x="x",
         y1=0,

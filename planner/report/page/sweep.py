@@ -10,8 +10,8 @@ from bokeh.models import ColumnDataSource, HoverTool
 from planner.onnxio.save import atomic_write
 from planner.report.document.sweep import SweepDocument
 from planner.report.page import bokeh_scripts, embedded_figures, embedded_json, environment
-from planner.report.page.budgets import COLORS, budget_plot, frontier_figure
-from planner.report.page.figures import byte_ticker
+from planner.report.page.budgets import COLORS, frontier_figure
+from planner.report.page.figures import blank_plot, byte_ticker
 from planner.units import format_bytes, format_percent
 
 
@@ -35,7 +35,8 @@ def write_sweep(document: SweepDocument, path: Path) -> None:
 
 
 def _largest_figure(document: SweepDocument) -> Any:
-    plot = budget_plot("largest", f"largest {document.dim}", height=320)
+    y_label = f"largest {document.dim}"
+    plot = blank_plot("largest", height=320, x_label="budget", y_label=y_label)
     rows = [row for row in document.largest if row.size is not None]
     source = ColumnDataSource(
         {

@@ -157,7 +157,7 @@ def done(document: OptimizeDocument) -> str:
         size = format_bytes(head.swapped_bytes)
         found.append(f"{head.swapped_tensors:,} tensors swapped ({size} copied)")
     if head.paged_tensors:
-        size = format_bytes(head.paged_bytes)
+        size = format_bytes(head.page_in_bytes + head.page_out_bytes)
         found.append(f"{head.paged_tensors:,} inputs and outputs on the host ({size} copied)")
     if head.split_nodes:
         found.append(f"{head.split_nodes:,} nodes in up to {head.split_chunks} chunks")

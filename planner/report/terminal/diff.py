@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 
-from planner.report.document.diff import DiffDocument, FateRow, PeakChange, signed_bytes
+from planner.report.document.diff import DiffDocument, FateRow, PeakChange
 from planner.report.terminal import print_line, print_table, wide_console
-from planner.units import format_bytes, format_duration
+from planner.units import format_bytes, format_duration, signed
 
 _ROWS = 15
 
 
-def _signed_duration(microseconds: float) -> str:
-    return ("+" if microseconds > 0 else "") + format_duration(microseconds)
-
-
 Format = Callable[[Any], str]
+_BYTES = format_bytes, partial(signed, format_bytes)
+_TIME = format_duration, partial(signed, format_duration)
+_COUNT = "{:,}".format, "{:+,}".format
 _AMOUNTS: dict[str, tuple[str, Format, Format]] = {
-    "peak_bytes": ("peak", format_bytes, signed_bytes),
-    "step_us": ("step time", format_duration, _signed_duration),
-    "recomputed_ops": ("operations recomputed", "{:,}".format, "{:+,}".format),
-    "recompute_us": ("recompute time", format_duration, _signed_duration),
-    "recomputed_bytes": ("bytes recomputed", format_bytes, signed_bytes),
-    "swapped_tensors": ("tensors swapped", "{:,}".format, "{:+,}".format),
-    "swap_out_bytes": ("copied to the host", format_bytes, signed_bytes),
-    "swap_in_bytes": ("copied back", format_bytes, signed_bytes),
-    "swap_us": ("copy time", format_duration, _signed_duration),
-    "halved_tensors": ("tensors in half", "{:,}".format, "{:+,}".format),
-    "paged_tensors": ("tensors on the host", "{:,}".format, "{:+,}".format),
-    "page_in_bytes": ("paged in", format_bytes, signed_bytes),
-    "page_out_bytes": ("paged out", format_bytes, signed_bytes),
-    "page_us": ("paging time", format_duration, _signed_duration),
-    "host_bytes": ("most on the host", format_bytes, signed_bytes),
-    "file_bytes": ("in files", format_bytes, signed_bytes),
+    "peak_bytes": ("peak", *_BYTES),
+    "step_us": ("step time", *_TIME),
+    "recomputed_ops": ("operations recomputed", *_COUNT),
+    "recompute_us": ("recompute time", *_TIME),
+    "recomputed_bytes": ("bytes recomputed", *_BYTES),
+    "swapped_tensors": ("tensors swapped", *_COUNT),
+    "swap_out_bytes": ("copied to the host", *_BYTES),
+    "swap_in_bytes": ("copied back", *_BYTES),
+    "swap_us": ("copy time", *_TIME),
+    "halved_tensors": ("tensors in half", *_COUNT),
+    "paged_tensors": ("tensors on the host", *_COUNT),
+    "page_in_bytes": ("paged in", *_BYTES),
+    "page_out_bytes": ("paged out", *_BYTES),
+    "page_us": ("paging time", *_TIME),
+    "host_bytes": ("most on the host", *_BYTES),
+    "file_bytes": ("in files", *_BYTES),
 }
 
 
@@ -53,12 +53,12 @@ def print_diff(document: DiffDocument, console: Console | None = None) -> None:
     settings = [[s.setting, s.a, s.b] for s in document.settings]
     print_table(out, "Settings", ["setting", "a", "b"], settings)
     rows = []
-    for name, (label, plain, signed) in _AMOUNTS.items():
+    for name, (label, plain, change) in _AMOUNTS.items():
         pair = document.planned[name]
         if name == "step_us" and not document.same_times:
             continue  # the sentence has the ratios
         if pair.a or pair.b:
-            rows.append([label, plain(pair.a), plain(pair.b), signed(pair.difference)])
+            rows.append([label, plain(pair.a), plain(pair.b), change(pair.difference)])
     print_table(out, "Planned", ["figure", ">a", ">b", ">b - a"], rows)
     _print_tensors(out, document.tensors)
     _print_order(out, document)
@@ -67,7 +67,7 @@ def print_diff(document: DiffDocument, console: Console | None = None) -> None:
 
 def _print_tensors(out: Console, changes: Sequence[FateRow]) -> None:
     rows = [
-        [format_bytes(c.bytes), c.a, c.b, _signed_duration(c.cost_us.difference), c.tensor]
+        [format_bytes(c.bytes), c.a, c.b, signed(format_duration, c.cost_us.difference), c.tensor]
         for c in changes[:_ROWS]
     ]
     title = f"Tensors treated differently ({len(rows)} of {len(changes):,})"
@@ -98,7 +98,7 @@ def _print_peak(out: Console, peak: PeakChange) -> None:
     terms = peak.terms
     rows = [
         [
-            signed_bytes(t.difference),
+            signed(format_bytes, t.difference),
             format_bytes(t.a) if t.a else "-",
             format_bytes(t.b) if t.b else "-",
             t.tensor,
@@ -106,13 +106,13 @@ def _print_peak(out: Console, peak: PeakChange) -> None:
         for t in terms[:_ROWS]
     ]
     if len(terms) > _ROWS:
-        rest = signed_bytes(sum(t.difference for t in terms[_ROWS:]))
+        rest = signed(format_bytes, sum(t.difference for t in terms[_ROWS:]))
         rows.append([rest, "", "", f"({len(terms) - _ROWS:,} more)"])
     if not peak.complete:
-        unknown = signed_bytes(peak.not_known_bytes)
+        unknown = signed(format_bytes, peak.not_known_bytes)
         rows.append([unknown, "", "", "(not known: a file lists only its largest residents)"])
     both = [format_bytes(peak.a), format_bytes(peak.b)]
-    rows.append([signed_bytes(peak.difference), *both, "(peak)"])
+    rows.append([signed(format_bytes, peak.difference), *both, "(peak)"])
     columns = [">b - a", ">in a", ">in b", "tensor"]
     print_table(out, "Why the peak moved: resident there", columns, rows)
     for side, at in (("a", peak.at.a), ("b", peak.at.b)):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from planner.report.document.explain import ExplainDocument, Interval
 from planner.report.terminal import print_line, print_table, shown, wide_console
-from planner.units import format_both, format_duration
+from planner.units import format_both, format_duration, some_of
 
 _MAX_RUNS = 4
 _PAST = {"recompute": "recomputed", "swap": "copied back", "page-in": "copied from the host"}
@@ -87,9 +87,7 @@ def _print_ways(out: Console, intervals: Sequence[Interval]) -> None:
         if way.why_not:
             said[f"no {way.action}: {way.why_not}"] = None
         elif way.runs:
-            runs, more = way.runs[:_MAX_RUNS], len(way.runs) - _MAX_RUNS
-            rest = f" and {more:,} more" if more > 0 else ""
-            said[f"to recompute it: {', '.join(runs)}{rest} run again"] = None
+            said[f"to recompute it: {some_of(way.runs, _MAX_RUNS)} run again"] = None
         elif way.action == "swap":
             out_us, in_us = map(format_duration, (way.copy_out_us, way.copy_in_us))
             said[f"to swap it: {out_us} out, once, and {in_us} in, each time"] = None

@@ -10,7 +10,7 @@ from planner.report.document.analysis import AnalyzeDocument
 from planner.report.document.headline import Headline
 from planner.report.document.outcome import OptimizeDocument, PlanFigures
 from planner.report.document.verification import VerificationFigures
-from planner.report.document.views import PeakDocument, RegionFigures, ViewDocument
+from planner.report.document.views import RegionFigures, ViewDocument
 from planner.report.next_steps import StepRow
 from planner.report.plain import nearby, nearby_command
 from planner.report.terminal import (
@@ -37,7 +37,9 @@ def print_analysis(document: AnalyzeDocument, console: Console | None = None) ->
     print_line(out, nearby(document.model), "bold")
     print_line(out, document.headline.sentence)
     print_facts(out, _possible(document))
-    _composition(out, document.view)
+    parts = document.view.parts
+    rows = [[name, format_bytes(size), format_percent(share)] for name, size, share in parts]
+    print_table(out, "Memory at the peak", ["category", ">bytes", ">share"], rows)
     _residents(out, document.view)
     if document.budget_preview is not None:
         rows = [phrases.point_row(point) for point in document.budget_preview.frontier.points]
@@ -167,11 +169,6 @@ def _next(out: Console, steps: Sequence[StepRow]) -> None:
             print_whole(out, f"    {nearby_command(step.command)}", "cyan")
 
 
-def _composition(out: Console, view: PeakDocument) -> None:
-    rows = [[name, format_bytes(size), format_percent(share)] for name, size, share in view.parts]
-    print_table(out, "Memory at the peak", ["category", ">bytes", ">share"], rows)
-
-
 def _residents(out: Console, view: ViewDocument) -> None:
     rows = [
         [
@@ -242,7 +239,7 @@ def _checks(v: VerificationFigures) -> Iterator[tuple[str, str]]:
         yield "Copies", _copies(v.copies)
     for cap in v.caps:
         said = "runs" if cap.passed else "fails"
-        odd = " (not what was expected)" if cap.is_odd else ""
+        odd = " (not what was expected)" if cap.expected not in (None, cap.passed) else ""
         yield f"Cap, {cap.model}", f"{said} within {format_both(cap.cap_bytes)}{odd}"
     if v.time:
         yield "Step time", f"{v.time.ratio:.3f} times the original (measured)"

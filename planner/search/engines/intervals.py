@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from planner.plan.problem import Problem
+from planner.search.engine import Engine
 from planner.search.program import interval_search
 from planner.search.program.interval_search import IntervalSearch
 from planner.search.state import SearchState
@@ -13,7 +14,7 @@ from planner.search.stop import Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalPrograms:
+class IntervalPrograms(Engine):
     """Start of the programs on a thread, beside the later engines, until the search is over."""
 
     name: ClassVar[str] = interval_search.NAME
@@ -30,7 +31,7 @@ class IntervalPrograms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitPrograms:
+class AwaitPrograms(Engine):
     """A wait for the programs, whose plans are better than those found meanwhile."""
 
     name: ClassVar[str] = "await-programs"

@@ -5,22 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from planner.plan.problem import Problem
-from planner.search.engine import run_engine
+from planner.search.engine import Engine, run_engine
 from planner.search.improve import Improver
 from planner.search.state import SearchState
 from planner.search.stop import Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refine:
+class Refine(Engine):
     """Take decisions of the best plan that has some back, and change single ones, while that helps."""
 
     name: ClassVar[str] = "refine"
-
-    def supports(self, problem: Problem) -> bool:
-        """Return True: every problem."""
-        return True
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the refined plan, under the name of the engine that found the plan."""
@@ -32,7 +27,7 @@ class Refine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anneal:
+class Anneal(Engine):
     """Simulated annealing from the best plan.
 
     Attributes:
@@ -44,10 +39,6 @@ class Anneal:
     name: ClassVar[str] = "anneal"
     replayed_ops_per_s: float = 6e6
     min_iterations: int = 1000
-
-    def supports(self, problem: Problem) -> bool:
-        """Return True: every problem."""
-        return True
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer the annealed plan, refined."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from planner.plan.problem import Problem
+from planner.search.engine import Engine
 from planner.search.program.cutting_loop import CuttingLoop
 from planner.search.state import SearchState
 from planner.search.stop import Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LpRounding:
+class LpRounding(Engine):
     """The cutting loop on the whole problem; it also proves bounds.
 
     Attributes:
@@ -28,10 +28,6 @@ class LpRounding:
     program_share: float = 0.0
     program_max_ops: int = 15_000
     give_up_gap: float = float("inf")
-
-    def supports(self, problem: Problem) -> bool:
-        """Return True: every problem."""
-        return True
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer plans and bounds; store the instants in the state."""

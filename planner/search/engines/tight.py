@@ -8,6 +8,7 @@ from typing import ClassVar
 from planner import clock
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
+from planner.search.engine import Engine
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.state import SearchState
 from planner.search.stop import Stop
@@ -15,7 +16,7 @@ from planner.simulate.simulate import candidate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EverythingSwapped:
+class EverythingSwapped(Engine):
     """The plan that copies each tensor out once it is made, and in for every use."""
 
     name: ClassVar[str] = "everything-swapped"
@@ -30,7 +31,7 @@ class EverythingSwapped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evict:
+class Evict(Engine):
     """Plans that run the base order within the capacity, and drop tensors that are in the way."""
 
     name: ClassVar[str] = "eviction"

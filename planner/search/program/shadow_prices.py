@@ -39,11 +39,6 @@ class ShadowPrices:
         """
         return sum(price for p, price in self.us_per_byte.items() if opens < p < closes)
 
-    @property
-    def of_budget(self) -> float:
-        """The price of a byte of capacity at every instant, in microseconds."""
-        return sum(self.us_per_byte.values())
-
 
 def shadow_prices(
     problem: Problem, *, time_limit_s: float, max_instants: int = 6

@@ -25,7 +25,7 @@ from planner.portfolio.frontier import FrontierSearch, point_plan
 from planner.portfolio.orders import Raced
 from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
-from planner.search.patience import begin
+from planner.search.patience import Patience
 from planner.search.program.shadow_prices import shadow_prices
 from planner.units import format_bytes
 
@@ -240,7 +240,7 @@ def _best_order(
 ) -> BaseOrder:
     """Return the base order that wins a race at a budget half way down to the least bound."""
     middle = (prepared.baseline.peak_bytes + min(base.least_bound_bytes for base in orders)) // 2
-    patience = begin(ANSWERING.preview_worth_per_s)
+    patience = Patience(since=clock.now(), per_s=ANSWERING.preview_worth_per_s)
     at_middle = replace(settings, budget_bytes=middle)
     most = len(orders)
     return quickest(prepared, orders, at_middle, time_limit_s, most=most, patience=patience)[0]
@@ -260,8 +260,7 @@ def _limit_s(prepared: Prepared) -> float:
 def _as_planned(planned: Planned, settings: Settings) -> Point:
     """Return the plan as a point at its budget."""
     problem, solved = planned.formulation.problem, planned.solved
-    assert solved.candidate is not None
-    plan = point_plan(solved.candidate, engine=solved.engine, order=0)
+    plan = point_plan(solved.found, engine=solved.engine, order=0)
     whole = problem.capacity_bytes >= settings.budget_bytes  # else the bound is of a lower capacity
     return Point(
         capacity_bytes=settings.budget_bytes,

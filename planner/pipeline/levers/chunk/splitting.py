@@ -12,14 +12,14 @@ from planner.files.reading import shown
 from planner.graph.model import TrainingGraph
 from planner.graph.reasons import WhyStay
 from planner.lower.chunks.chunked_model import Split
-from planner.lower.chunks.regions import Ground, Region, Seed, grow
+from planner.lower.chunks.regions import Ground, Region, grow
 from planner.lower.chunks.split import with_split
 from planner.pipeline.levers.changed import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.limiting import least_copied
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
-from planner.plan.planfile import SplitRegion
+from planner.plan.planfile import Seed, SplitRegion
 
 
 def ground_of(prepared: Prepared) -> Ground:
@@ -59,10 +59,7 @@ def planned_regions(prepared: Prepared) -> tuple[tuple[SplitRegion, ...], ...]:
     return tuple(
         tuple(
             SplitRegion(
-                tensor=region.seed.tensor,
-                axis=region.seed.axis,
-                chunks=region.seed.chunks,
-                large_bytes=region.seed.large_bytes,
+                **{name: getattr(region.seed, name) for name in Seed.__slots__},
                 nodes=tuple(region.ways),
             )
             for region in together
@@ -82,13 +79,7 @@ def split_as_planned(prepared: Prepared, planned: Sequence[Sequence[SplitRegion]
         found: list[Region] = []
         taken: set[str] = set()
         for wanted in together:
-            seed = Seed(
-                tensor=wanted.tensor,
-                axis=wanted.axis,
-                chunks=wanted.chunks,
-                large_bytes=wanted.large_bytes,
-            )
-            region = grow(ground, seed, without=taken)
+            region = grow(ground, wanted, without=taken)
             if region is None or tuple(region.ways) != wanted.nodes:
                 raise ModelError(
                     f"the plan has nodes around {shown(wanted.tensor)} in {wanted.chunks} chunks, "

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from planner import clock
 from planner.choices import MAX_CHUNKS
 from planner.graph.model import TensorId
-from planner.lower.chunks.regions import Ground, Region, Seed, grow
+from planner.lower.chunks.regions import Ground, Region, grow
 from planner.order.min_peak import min_peak_order
 from planner.pipeline.levers.chunk.splitting import ground_of, split
 from planner.pipeline.levers.host.residence import resided
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.orders import least_possible_peak
+from planner.plan.planfile import Seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

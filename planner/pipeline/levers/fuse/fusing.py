@@ -6,16 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import onnx_ir as ir
+
 from planner.choices import FuseMode, least_exact
 from planner.cost.model import fused_us
-from planner.errors import ModelError, UsageError
+from planner.errors import ModelError, PlannerError, UsageError
+from planner.files.temporary import temporary_folder
 from planner.fuse.rewrite import Fused, Members, with_fusion
 from planner.graph.model import Operation, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN
 from planner.pipeline.levers.changed import as_before
-from planner.pipeline.levers.fuse.fused_times import measured_us
 from planner.pipeline.levers.lever import Case, Lever, Rung
 from planner.pipeline.levers.policy import POLICY
+from planner.pipeline.prepare.costing import MEASURED
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
@@ -23,6 +26,7 @@ from planner.pipeline.solve.planned import Planned
 from planner.plan.planfile import Plan
 from planner.request import Levers
 from planner.targets import titles
+from planner.targets.keys import NEEDS_FUSED, NEEDS_KEY
 from planner.units import format_bytes
 
 
@@ -170,15 +174,41 @@ def fused_nodes(prepared: Prepared) -> int:
 
 
 def _measured_us(prepared: Prepared, made: Fused) -> dict[Members, float]:
-    """Return the microseconds of fused nodes by their members; empty if times are not measured here."""
+    """Return the microseconds of fused nodes by their members, measured by one run of about a second.
+
+    They are scaled to the time when the others were measured. Empty if the others are not from this
+    machine's CPU, or the model cannot be run.
+    """
+    from planner.processes.children import quiet
+    from planner.runtime.feeds.inputs import make_inputs
+    from planner.runtime.op_times import op_times
+    from planner.runtime.options import Opening, default_threads
+    from planner.runtime.profiled import may_copy
+
+    is_here = prepared.target.is_host and prepared.cost_source.startswith(MEASURED)
+    if not is_here or not may_copy(made.model, prepared.loaded):
+        return {}
+    request, loaded = prepared.request, prepared.loaded
+    opening = Opening(level="disabled", threads=default_threads())
+    try:
+        feeds, _ = make_inputs(loaded.path, request.seed, loaded.dims, request.inputs)
+        with temporary_folder() as folder, quiet():
+            path = folder / "fused.onnx"
+            copy = made.model.clone()
+            copy.metadata_props[NEEDS_KEY] = NEEDS_FUSED
+            ir.save(copy, path)
+            found = op_times(path, feeds, opening, nodes=len(list(copy.graph))).kernel_us
+    except PlannerError:
+        return {}
     inside = {name for group in made.members.values() for name in group}
-    known = {
-        op.name: prepared.duration_us[op.id]
-        for op in prepared.graph.operations
-        if op.name not in inside
-    }
-    found = measured_us(prepared, made.model, known, made.members.keys())
-    return {made.members[name]: us for name, us in found.items()}
+    alone = (op for op in prepared.graph.operations if op.name not in inside)
+    shared = [op for op in alone if found.get(op.name, 0.0) > 0]
+    now_us = sum(found[op.name] for op in shared)
+    then_us = sum(prepared.duration_us[op.id] for op in shared)
+    if not now_us or not then_us:
+        return {}
+    members = made.members.items()
+    return {group: found[name] * then_us / now_us for name, group in members if name in found}
 
 
 def _slower(prepared: Prepared, made: Fused, times_us: Mapping[Members, float]) -> frozenset[str]:

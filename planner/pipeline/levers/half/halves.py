@@ -13,7 +13,7 @@ from typing import Any
 from planner.errors import InfeasibleBudgetError, ModelError
 from planner.graph.model import OpId, Tensor, TrainingGraph
 from planner.graph.saved import Saved, may_be_halved
-from planner.pipeline.levers.choose import climb
+from planner.pipeline.levers.choose import Climb
 from planner.pipeline.levers.chunk.over_budget import OverBudget
 from planner.pipeline.levers.half.halving import check_can_halve, halved, in_order, name_of
 from planner.pipeline.levers.lever import Case, Ladder, Lever, Rung
@@ -45,7 +45,7 @@ class Halves(Lever):
         if not ladder.ranked:
             return
         progress(f"planning with saved tensors in {kind}")
-        found = climb(self, case, ladder, case.prepared)
+        found = Climb(self, case, ladder, case.prepared).found()
         if found is None:
             return
         yield Rung(prepared=found)

@@ -66,9 +66,7 @@ def over_host_budget(planned: Planned) -> Fewer | None:
     over = memory.peak_bytes - budget
     if over <= 0:
         return None
-    candidate = planned.solved.candidate
-    assert candidate is not None
-    swaps = _largest(_swapped(planned.formulation, candidate.actions), over)
+    swaps = _largest(_swapped(planned.formulation, planned.solved.found.actions), over)
     if swaps:
         return Fewer(swaps=swaps, resident=frozenset())
     prepared = planned.prepared

@@ -16,7 +16,7 @@ from typing import Any
 from planner.errors import InfeasibleBudgetError, ModelError, UsageError
 from planner.graph.model import OpId, Tensor, TrainingGraph
 from planner.lower.residence import may_live_on_host
-from planner.pipeline.levers.choose import climb
+from planner.pipeline.levers.choose import Climb
 from planner.pipeline.levers.chunk.over_budget import OverBudget
 from planner.pipeline.levers.host.host_budget import host_budget_of, over_host_budget, without
 from planner.pipeline.levers.host.residence import (
@@ -88,7 +88,8 @@ class Hosting(Lever):
         chosen: Prepared | None = resided(prepared, found.first(0))
         if found.ranked:  # otherwise a session makes the copies in any case
             case.means.progress("planning with parameters, state, inputs and outputs on the host")
-            chosen = climb(self, case, found, everything_on_host(prepared, case.settings))
+            everything = everything_on_host(prepared, case.settings)
+            chosen = Climb(self, case, found, everything).found()
         if chosen is not None and (case.plain is None or chosen.resident):
             yield Rung(prepared=chosen)
 
