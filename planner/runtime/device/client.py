@@ -75,32 +75,30 @@ def run(
     inputs: Mapping[str, Array],
     opening: Opening = DEFAULT,
     *,
-    runs: int = 1,
-    keep: int | None = None,
+    keep: int = 1,
     cap_bytes: int = 0,
 ) -> DeviceRun:
-    """Run a model on the device, with a profile unless there is a cap.
+    """Run a model twice on the device, with a profile; or once under a cap, without one.
 
     Args:
         opening: level, order and memory of the session; "recommended" turns memory pattern and reuse off.
-        keep: number of runs, from the first, whose outputs are returned; None for all.
+        keep: number of runs, from the first, whose outputs are returned.
         cap_bytes: cap on the device's memory; 0 for none.
 
     Raises:
         UsageError: the device is not available.
         ModelError: the model does not load or run, or needs more than the cap.
     """
-    kept = runs if keep is None else min(keep, runs)
     asked = {
-        "runs": runs,
-        "keep": kept,
+        "runs": 1 if cap_bytes else 2,
+        "keep": keep,
         "cap_bytes": cap_bytes,
         "level": opening.level,
         "order": opening.order,
         "memory": opening.memory,
     }
     with _asked(target, "run", model, inputs, asked) as (answer, folder):
-        outputs = [_outputs(folder, answer["names"], number) for number in range(kept)]
+        outputs = [_outputs(folder, answer["names"], number) for number in range(keep)]
     return DeviceRun(
         outputs=tuple(outputs),
         events=tuple(NodeEvent(**event) for event in answer["events"]),

@@ -135,11 +135,11 @@ class DeviceJob:
         The second result is None where these change nothing.
         """
         opening = Opening(level=side.level, order=order)
-        plain = client.run(self.target, side.path, self.inputs, opening, runs=2, keep=keep)
+        plain = client.run(self.target, side.path, self.inputs, opening, keep=keep)
         if not self.target.is_arena:
             return plain, None
         opening = replace(opening, memory="recommended")
-        return plain, client.run(self.target, side.path, self.inputs, opening, runs=2, keep=0)
+        return plain, client.run(self.target, side.path, self.inputs, opening, keep=0)
 
     def _run_on_cpu(self) -> dict[str, Array]:
         """Return the original model's outputs on the CPU."""
