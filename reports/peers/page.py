@@ -87,8 +87,8 @@ def _unsteady(row: Row) -> list[str]:
         "",
         f"The exported graph's step took from {min(graph) / 1e6:.2f} to {max(graph) / 1e6:.2f} s, "
         f"eager's from {min(eager) / 1e6:.2f} to {max(eager) / 1e6:.2f}, in the same rounds: "
-        "what else went on there slows ONNX Runtime far more than PyTorch. Ratios of the least times "
-        "are those without it.",
+        "what else went on there slows ONNX Runtime far more than PyTorch. By the least times of both, "
+        f"the exported graph takes ×{min(graph) / min(eager):.2f} of eager's step.",
     ]
 
 
@@ -97,9 +97,9 @@ def _ratios(row: Row, name: str, by: str) -> list[float]:
     return [a / b for a, b in zip(times[name], times[by], strict=True)]
 
 
-def _least_ratio(row: Row, name: str, by: str) -> float:
-    """Return the ratio of the least times: other work on the machine only makes steps longer."""
-    return min(row["times_us"][name]) / min(row["times_us"][by])
+def _ratio(row: Row, name: str, by: str) -> float:
+    """Return the median of the rounds' ratios: what slows the machine for a while slows both."""
+    return statistics.median(_ratios(row, name, by))
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -110,9 +110,9 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _spread(row: Row, name: str, by: str) -> str:
-    """Return the ratio of the least times, and the quartiles of the rounds' ratios."""
-    low, _, high = _quartiles(_ratios(row, name, by))
-    return f"×{_least_ratio(row, name, by):.2f} ({low:.2f}–{high:.2f})"
+    """Return the median and the quartiles of the rounds' ratios."""
+    low, middle, high = _quartiles(_ratios(row, name, by))
+    return f"×{middle:.2f} ({low:.2f}–{high:.2f})"
 
 
 def _kind(name: str) -> str:
@@ -138,13 +138,11 @@ def _conclusions(row: Row) -> list[str]:
         peer = name.removeprefix(kind)
         runs = plan.get("same_as", name)
         ratios = {
-            "peer": _least_ratio(row, peer, EAGER),
-            "ours": _least_ratio(row, runs, EAGER),
-            "runtime": _least_ratio(row, AS_IT_IS, EAGER),
-            "plan": _least_ratio(row, runs, AS_IT_IS),
-            "between": max(
-                _least_ratio(row, runs, peer), statistics.median(_ratios(row, runs, peer))
-            ),
+            "peer": _ratio(row, peer, EAGER),
+            "ours": _ratio(row, runs, EAGER),
+            "runtime": _ratio(row, AS_IT_IS, EAGER),
+            "plan": _ratio(row, runs, AS_IT_IS),
+            "between": _ratio(row, runs, peer),
         }
         cells = [
             network if row.get("fused") is not True else f"{network} (SDPA)",
@@ -166,7 +164,7 @@ def _conclusions(row: Row) -> list[str]:
 
 
 def _verdict(plan: Row, fits: bool, ratios: Mapping[str, float]) -> str:
-    """Judge ahead, level or behind by the worse of two figures; attribute it to runtime or plan."""
+    """Judge ahead, level or behind; attribute it to runtime or plan."""
     ratio = ratios["between"]
     said = "" if fits else "at a higher peak: no plan was found within the peer's. "
     if plan.get("same_as"):
@@ -267,7 +265,7 @@ def _least(row: Row) -> list[str]:
         least = row["least_peak_bytes"]
         lines.append(
             f"The lowest peak of PyTorch's is {_mib(found[lowest]['peak'])} MiB ({_title(lowest)}, "
-            f"×{_least_ratio(row, lowest, EAGER):.2f} of eager's step). The least that planner finds "
+            f"×{_ratio(row, lowest, EAGER):.2f} of eager's step). The least that planner finds "
             f"is {_mib(least)} MiB, by order and recompute alone (live bytes, predicted)."
         )
     return lines if len(lines) > 1 else []

@@ -81,12 +81,11 @@ Runtime's default, and `torch.set_float32_matmul_precision("high")`.
 """
 
 COLUMNS = """
-*Step*: the least time over the rounds, by eager's. *Ours / peer*: the same by the peer's; below 1
-planner is faster. In brackets are the quartiles of the ratios of each round: where they lie apart from
-the ratio of the least, other work came and went on the machine. *Runtime*: the exported graph as it is
-on ONNX Runtime, by eager: what changes with the runtime before anything is planned. *Plan*: the
+*Step*: a step's time by eager's in the same round, the median over the rounds. *Ours / peer*: the same
+by the peer's, with the quartiles in brackets; below 1 planner is faster. *Runtime*: the exported graph
+as it is on ONNX Runtime, by eager: what changes with the runtime before anything is planned. *Plan*: the
 rewritten model by the graph as it is: what the plan costs. *Ahead*, *level* (within 2%) or *behind* is
-said of the ratio of the least or the median of the rounds' ratios, whichever is worse for planner.
+said of *ours / peer*.
 """
 
 PARTITIONER = """
