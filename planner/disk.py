@@ -44,7 +44,10 @@ _MOST_BYTES, _MOST_S = 256 << 20, 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The measured speed of the disk of a folder, from which a plan's copies are priced."""
+    """The measured speed of the disk of a folder, from which a plan's copies are priced.
+
+    `planner/plan/planfile.md` describes the fields.
+    """
 
     write_bytes_per_s: Rate
     read_bytes_per_s: Rate

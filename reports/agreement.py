@@ -38,10 +38,10 @@ class Run(NamedTuple):
     explained: dict[str, Any]
 
 
-def everything(model: Path, budget: str, folder: Path, *, time_limit_s: float = 1.0) -> Run:
+def everything(model: Path, budget: str, folder: Path, *, time_limit_s: float = 1.0) -> Run | None:
     """Plan a model with measured times, and read all outputs.
 
-    The plan has to have a decision: `planner explain` is asked about its tensor.
+    None where the plan recomputes and moves nothing: `planner explain` is asked about such a tensor.
     """
     page, plan = folder / "page.html", folder / "a.plan.json"
     result = optimize(
@@ -58,6 +58,8 @@ def everything(model: Path, budget: str, folder: Path, *, time_limit_s: float = 
     document = optimize_document(result)
     text = re.sub(r"<(script|style).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     written = json.loads(plan.read_text(encoding="utf-8"))
+    if not written["decisions"]:
+        return None
     tensor = written["decisions"][0]["tensor"]
     return Run(
         payload=json.loads(json_text(document)),
@@ -122,8 +124,11 @@ def differing(run: Run) -> tuple[int, list[str]]:
     return len(numbers) + len(places) * len(texts), off
 
 
-def agree_row(model: Path, budget: str) -> Row:
-    """Plan one model at one budget, and compare all outputs."""
+def agree_row(model: Path, budget: str) -> Row | None:
+    """Plan one model at one budget, and compare all outputs; None where the plan changes nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        compared, off = differing(everything(model, budget, Path(folder)))
+        run = everything(model, budget, Path(folder))
+    if run is None:
+        return None
+    compared, off = differing(run)
     return {"model": model.stem, "budget": budget, "compared": compared, "differ": off}

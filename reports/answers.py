@@ -383,7 +383,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "agree" in parts:
         for model, budget in itertools.product(sorted(ZOO.glob("*.onnx")), AGREEING):
             with contextlib.suppress(InfeasibleBudgetError):
-                _note(rows, "agree", agree_row(model, budget))
+                if row := agree_row(model, budget):
+                    _note(rows, "agree", row)
 
 
 def _exported(name: str, folder: Path) -> Path:

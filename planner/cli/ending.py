@@ -118,7 +118,9 @@ def end(status: int) -> NoReturn:
             stream.flush()
         except OSError:
             status = status or 1
-    os._exit(status)
+    with temporary.SETTLED:
+        temporary.remove_all()  # what Ctrl-C left
+        os._exit(status)
 
 
 def wait_if_leaving() -> None:

@@ -38,10 +38,17 @@ PLACED: list[Path] = []
 _MIN_FREE_BYTES = 1 << 20
 """With less free space than this, a failed write counts as one for want of space."""
 
+_PATIENCE_S = 10.0
+
 _LOCKED, _UNLOCKED = "planner-tmp-", "planner-unlocked-"
 
 _held: dict[Path, int | None] = {}  # this process's files and folders, with their lock's descriptor
 _cleared: set[Path] = set()  # folders that this process has looked through
+
+# a thread may hold the lock while another one forks
+os.register_at_fork(
+    before=SETTLED.acquire, after_in_parent=SETTLED.release, after_in_child=SETTLED.release
+)
 
 
 @contextlib.contextmanager
@@ -71,8 +78,7 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        with SETTLED:
-            _remove(folder)
+        _let_go(folder)
 
 
 @contextlib.contextmanager
@@ -86,8 +92,7 @@ def temporary_file(parent: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        with SETTLED:
-            _remove(path)
+        _let_go(path)
 
 
 def clear(folder: Path) -> None:
@@ -103,6 +108,19 @@ def remove_all() -> None:
     """Remove all temporary files and folders of this process, which is about to end."""
     for path in list(_held):
         _remove(path)
+
+
+def _let_go(path: Path) -> None:
+    """Remove a path at the end of its block.
+
+    A block that the garbage collector ends may interrupt this thread while it holds the lock; then the
+    path is left to `remove_all`.
+    """
+    if SETTLED.acquire(timeout=_PATIENCE_S):
+        try:
+            _remove(path)
+        finally:
+            SETTLED.release()
 
 
 def _make_folder(path: Path) -> None:
@@ -122,27 +140,38 @@ def _made(parent: Path, prefix: str, make: Callable[[Path], None]) -> Path:
     while True:
         path = parent / f"{prefix}{secrets.token_hex(8)}"
         with SETTLED:
-            make(path)
+            _held[path] = None  # before it is there, since Ctrl-C may come at any time
             try:
-                descriptor = _locked(path)
+                make(path)
+            except OSError:
+                del _held[path]
+                raise
+            try:
+                _held[path] = _locked(path)
             except FileNotFoundError:
-                continue  # another planner removed it as abandoned before it was locked
-            if descriptor is None:
-                free = path.with_name(path.name.replace(_LOCKED, _UNLOCKED))
-                path = path.rename(free)
-            _held[path] = descriptor
-            return path
+                del _held[path]
+                continue  # another planner removes it as abandoned
+            if _held[path] is not None:
+                return path
+            free = path.with_name(path.name.replace(_LOCKED, _UNLOCKED))
+            _held[free] = None
+            path.rename(free)
+            del _held[path]
+            return free
 
 
 def _locked(path: Path) -> int | None:
     """Return a descriptor that holds a lock on `path`; None where the file system has no locks.
 
     Raises:
-        FileNotFoundError: it is gone.
+        FileNotFoundError: it is gone, or another planner holds it to remove it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise FileNotFoundError(path) from None
     except OSError:
         os.close(descriptor)
         return None
@@ -174,21 +203,26 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _remove(path: Path) -> None:
     """Remove `path` if it is still this process's: after a rename it is not."""
-    descriptor = _held.pop(path, None)
-    try:
-        if descriptor is None or _is_at(descriptor, path):
-            _delete(path)
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+    descriptor = _held.get(path)
+    if descriptor is None or _is_at(descriptor, path):
+        _delete(path)
+    _held.pop(path, None)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def _delete(path: Path) -> None:
     with contextlib.suppress(OSError):  # the next planner tries again
         if path.is_dir() and not path.is_symlink():
-            # a thread that still writes into the folder by name no longer finds it
-            moved = path.rename(path.with_name(f"{_LOCKED}{secrets.token_hex(8)}"))
-            shutil.rmtree(moved, ignore_errors=True)
+            moved = path.with_name(f"{_LOCKED}{secrets.token_hex(8)}")
+            _held[moved] = None
+            try:
+                path.rename(moved)  # a thread that still writes into it by name no longer finds it
+            except OSError:  # the disk is full
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                shutil.rmtree(moved, ignore_errors=True)
+            del _held[moved]
         else:
             path.unlink()
 

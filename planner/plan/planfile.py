@@ -88,7 +88,7 @@ class Barred:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
+class RegionSeed:
     """The start of a region of nodes that run in chunks of rows, and its extent."""
 
     tensor: str
@@ -98,7 +98,7 @@ class Seed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRegion(Seed):
+class SplitRegion(RegionSeed):
     """Nodes that run in chunks of rows."""
 
     nodes: tuple[str, ...]

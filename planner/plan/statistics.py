@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
-    """The work and the results of one engine in a search."""
+    """The work and the results of one engine in a search; `planfile.md` describes the fields."""
 
     name: str
     calls: int

@@ -40,7 +40,8 @@ def main(request_path: str) -> None:
 
 def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     is_capped = request["options"] == "capped"
-    # copy on write, because some kernels write over their inputs; growth alone needs them resident
+    # a capped run maps them, copy on write because some kernels write over their inputs; where growth is
+    # measured, they are resident before
     mode = "c" if is_capped else None
     inputs = {n: np.load(folder / file, mmap_mode=mode) for n, file in request["inputs"].items()}
     session = _session(request)

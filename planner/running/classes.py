@@ -92,14 +92,18 @@ def open_session(
             raise
         raise UsageError(on_the_host(model)) from error
     if graph_capture:
-        from planner.runtime.binding.buffers import is_captured
-
-        if not is_captured(session):
-            raise UsageError(
-                "the session's own options and providers leave no graph capture: name no devices, and "
-                "no other value of the provider's option"
-            )
+        _check_captured(session)
     return session
+
+
+def _check_captured(session: ort.InferenceSession) -> None:
+    from planner.runtime.binding.buffers import is_captured
+
+    if not is_captured(session):
+        raise UsageError(
+            "the session's own options and providers leave no graph capture: name no devices, and no "
+            "other value of the provider's option"
+        )
 
 
 def _captured(theirs: Any) -> type:

@@ -1,4 +1,7 @@
-"""ONNX Runtime's refusals in a line. It imports little, since each process that runs a model does."""
+"""ONNX Runtime's refusals in a line.
+
+Each process that runs a model imports this module, which therefore imports little.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Metadata keys of a file that planner wrote: its target, and the needs of its sessions."""
+"""Metadata keys of a file that planner wrote: its target, and the needs of its sessions.
+
+pkg.planner.target               the device that it was written for
+pkg.planner.provider_options     options of that device's provider
+pkg.planner.optimization_level   "disabled" where it was planned as it is; ALL without
+pkg.planner.execution_order      "priority" where it was planned for that; ONNX Runtime's own without
+pkg.planner.packed               "0" where kernels must not pack constant weights
+pkg.planner.arena                the arena in which it runs, on a device with one
+pkg.planner.pool                 the pool in which it runs on the CPU (`planner.native`)
+pkg.planner.disk_bytes           bytes of the file for its swaps, where they go to a disk
+pkg.planner.block_channels       block size of its weights' layout, which belongs to a processor
+pkg.planner.assumed              "1" where it was made without its device's provider
+pkg.planner.needs                operators of planner's native library (`NEEDS`)
+"""
 
 from __future__ import annotations
 

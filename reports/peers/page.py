@@ -26,7 +26,7 @@ _UNSTEADY = 1.3
 """Of the exported graph's longest step by its least, to the same of eager's: what is worth a remark."""
 
 _LEVEL = 0.02
-"""Ratios of times this close to 1 count as level."""
+"""Ratios of times this close to 1, as shown, count as level."""
 
 _TITLES = {
     EAGER: "PyTorch eager",
@@ -98,7 +98,7 @@ def _ratios(row: Row, name: str, by: str) -> list[float]:
 
 
 def _ratio(row: Row, name: str, by: str) -> float:
-    """Return the median of the rounds' ratios: what slows the machine for a while slows both."""
+    """Return the median of the rounds' ratios: the steps of a round follow each other closely."""
     return statistics.median(_ratios(row, name, by))
 
 
@@ -169,7 +169,7 @@ def _verdict(plan: Row, fits: bool, ratios: Mapping[str, float]) -> str:
     said = "" if fits else "at a higher peak: no plan was found within the peer's. "
     if plan.get("same_as"):
         said += "the graph as it is already fits. "
-    if abs(ratio - 1) <= _LEVEL:
+    if abs(round(ratio, 2) - 1) <= _LEVEL + 1e-9:
         return said + "level"
     if ratio < 1:
         return said + "ahead"

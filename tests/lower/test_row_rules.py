@@ -19,7 +19,7 @@ from planner.lower.chunks.rows import Way
 from planner.lower.chunks.split import with_split
 from planner.onnxio.load import value_types
 from planner.pipeline.prepare.graphs import typed_graph
-from planner.plan.planfile import Seed
+from planner.plan.planfile import RegionSeed
 from planner.runtime.optimizers.shapes import runtime_types
 from tests.lower.row_cases import CASES, Case
 
@@ -61,7 +61,7 @@ def region_of(ground: Ground, way: Way, chunks: int) -> Region:
     ]
     cut = [(t, axis) for t, axis in sides if t and axis is not None]
     units = math.gcd(*(ground.types[t].shape[axis] for t, axis in cut))
-    seed = Seed(tensor=cut[0][0], axis=cut[0][1], chunks=min(chunks, units), large_bytes=1)
+    seed = RegionSeed(tensor=cut[0][0], axis=cut[0][1], chunks=min(chunks, units), large_bytes=1)
     cuts = {
         t: axis
         for t, axis in zip(ground.made("node"), way.outputs, strict=True)

@@ -22,7 +22,7 @@ from planner.lower.chunks.split import with_split
 from planner.lower.rewrite import rewrite
 from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare.graphs import analysed_graph, typed_graph
-from planner.plan.planfile import Seed
+from planner.plan.planfile import RegionSeed
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
 from planner.search.decode import Decoder
@@ -100,8 +100,8 @@ def classifier_feeds() -> dict[str, np.ndarray]:
     }
 
 
-def large(chunks: int, axis: int = 0) -> Seed:
-    return Seed(tensor="d", axis=axis, chunks=chunks, large_bytes=ROWS * WIDE * 4)
+def large(chunks: int, axis: int = 0) -> RegionSeed:
+    return RegionSeed(tensor="d", axis=axis, chunks=chunks, large_bytes=ROWS * WIDE * 4)
 
 
 def test_a_region_takes_what_is_large_and_ends_at_what_is_small() -> None:
@@ -127,7 +127,7 @@ def test_nothing_grows_from_what_cannot_be_cut() -> None:
     for seed in (
         large(2 * ROWS),
         large(2, axis=2),
-        Seed(tensor="none", axis=0, chunks=2, large_bytes=1),
+        RegionSeed(tensor="none", axis=0, chunks=2, large_bytes=1),
     ):
         assert grow(ground, seed) is None
     assert grow(ground, large(2), without=set(ground.nodes)) is None
@@ -178,7 +178,7 @@ def test_what_comes_back_by_way_of_others_runs_in_a_later_stage() -> None:
     graph = h.make_graph(nodes, "back", [info("x", T.FLOAT, [8, 8])], [info("y", T.FLOAT, [8, 8])])
     proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
     ground, before = ground_of(ir.from_proto(proto))
-    region = grow(ground, Seed(tensor="u", axis=0, chunks=2, large_bytes=256))
+    region = grow(ground, RegionSeed(tensor="u", axis=0, chunks=2, large_bytes=256))
     assert region is not None and set(region.ways) == {"u", "s", "y"}
     made, _ = split_of(ground, before, region)
     at = {name: i for i, name in enumerate(made.order)}
@@ -196,7 +196,7 @@ def regions_of(draw: st.DrawFn, ground: Ground) -> list[Region]:
         rank = len(ground.types[tensor].shape)
         if not rank:
             continue
-        seed = Seed(
+        seed = RegionSeed(
             tensor=tensor,
             axis=draw(st.integers(0, rank - 1)),
             chunks=draw(st.sampled_from([2, 3, 4])),
@@ -250,7 +250,7 @@ def test_any_plan_of_chunks_runs_as_planned(data, tmp_path_factory):
     model = normalize(loaded)
     graph = analysed_graph(model, {})
     ground = Ground(model, value_types(model, {}), graph)
-    region = grow(ground, Seed(tensor="d", axis=0, chunks=2, large_bytes=1 << 16))
+    region = grow(ground, RegionSeed(tensor="d", axis=0, chunks=2, large_bytes=1 << 16))
     assert region is not None
     made, after = split_of(ground, graph, region)
     ids = {op.name: op.id for op in after.operations}

@@ -26,7 +26,9 @@ def run(request, tmp_path_factory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("agreement")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # no other test measures in between
-        yield everything(ZOO / f"{request.param[0]}.onnx", request.param[1], folder)
+        found = everything(ZOO / f"{request.param[0]}.onnx", request.param[1], folder)
+        assert found is not None
+        yield found
 
 
 def test_all_outputs_agree(run: Run):

@@ -26,7 +26,7 @@ from planner.graph.reasons import WhyOnce
 from planner.lower.chunks.row_rules import ways_of
 from planner.lower.chunks.rows import Subject, Way
 from planner.onnxio.load import ValueType
-from planner.plan.planfile import Seed
+from planner.plan.planfile import RegionSeed
 
 MAX_CONSTANT_BYTES = 1 << 18
 """The largest constant that is cut when the model is written; larger ones are read whole."""
@@ -45,7 +45,7 @@ class Region:
         units: the rows of every cut axis are a multiple of this; chunks end at such multiples.
     """
 
-    seed: Seed
+    seed: RegionSeed
     ways: Mapping[str, Way]
     cuts: Mapping[str, int]
     units: int
@@ -180,7 +180,7 @@ class Ground:
                     yield place, constant.numpy()
 
 
-def grow(ground: Ground, seed: Seed, *, without: Set[str] = frozenset()) -> Region | None:
+def grow(ground: Ground, seed: RegionSeed, *, without: Set[str] = frozenset()) -> Region | None:
     """Return the region around a seed; None where nothing can be split there.
 
     Args:
@@ -213,7 +213,7 @@ class _Growing:
     """
 
     ground: Ground
-    seed: Seed
+    seed: RegionSeed
     units: int
     ways: dict[str, Way] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)

@@ -171,7 +171,7 @@ class Sizes:
 
     def _take_shape(self, bound: UpperBound, known: Mapping[str, tuple[object, object]]) -> None:
         if bound.name not in known:
-            near = closest(bound.name, list(known), "is", most=1)
+            near = closest(bound.name, list(known), "is", most=1, cutoff=0.6)
             raise UsageError(f"--bound {bound.name}: the model has no tensor of that name{near}")
         dtype, dims = known[bound.name]
         assert dims is None or isinstance(dims, tuple)

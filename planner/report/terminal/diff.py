@@ -14,7 +14,6 @@ from planner.units import format_bytes, format_duration, signed
 
 _ROWS = 15
 
-
 Format = Callable[[Any], str]
 _BYTES = format_bytes, partial(signed, format_bytes)
 _TIME = format_duration, partial(signed, format_duration)

@@ -35,7 +35,7 @@ from planner.results.verification import DefaultBits, SessionCheck
 from planner.runtime.memory.memcheck import NO_ROOM
 from planner.runtime.options import Memory
 from planner.runtime.timing import available_bytes
-from planner.units import format_bytes
+from planner.units import format_bytes, some_of
 
 _TIMEOUT_S = 3600.0
 _SHOWN = 3
@@ -149,7 +149,9 @@ class Process:
         answer = json.loads(done.stdout.strip().splitlines()[-1])
         if "failure" in answer:
             said = answer["failure"]
-            return Alone(failure=_shortened(said), has_room=_REFUSED.search(said) is None)
+            return Alone(
+                failure=_shortened(said) or "no message", has_room=_REFUSED.search(said) is None
+            )
         return Alone(
             digests=tuple(answer["digests"]),
             grown_bytes=tuple(answer["grown_bytes"]),
@@ -204,9 +206,8 @@ def default_bits_note(bits: DefaultBits) -> str:
     """Return a note on results that have other bits in sessions of default options; "" for none."""
     if not bits.differ:
         return ""
-    shown = ", ".join(repr(name) for name in bits.differ[:_SHOWN])
-    more = f" and {len(bits.differ) - _SHOWN} more" if len(bits.differ) > _SHOWN else ""
-    said = f"last bits differ under default options: outputs {shown}{more}"
+    names = some_of([repr(name) for name in bits.differ], _SHOWN)
+    said = f"last bits differ under default options: outputs {names}"
     if bits.recommended_differ is None:
         return said
     if not bits.recommended_differ:

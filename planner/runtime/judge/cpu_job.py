@@ -23,8 +23,8 @@ class CpuJob:
 
     Attributes:
         paths, graphs: files and graphs of the models "original" and "rewritten".
-        orders: the predicted order of each model, as OpIds; that in which the original ran takes its
-            place, if its nodes were those of its graph.
+        orders: the predicted order of each model, as OpIds. For the original, the order in which it ran
+            replaces it, once it has run the nodes of its graph.
         planned: names of the rewritten model's nodes, in planned order.
         budget_bytes: the device's budget, graph inputs and initializers included.
         budget_of: the bytes that the budget bounds; see `planner.request.Request`.

@@ -31,12 +31,12 @@ from planner.onnxio.load import LoadedModel, read_model
 from planner.onnxio.names import name_nodes
 from planner.runtime.device.client import optimize
 from planner.runtime.device.copies import name_copies
+from planner.runtime.messages import explain
 from planner.runtime.optimizers.large_fills import Fill, large_fills, with_fills, without_fills
 from planner.runtime.optimizers.roundings import keep_roundings
 from planner.runtime.optimizers.settled import settle
 from planner.runtime.optimizers.shapes import without_large_initializers
 from planner.runtime.options import Level, asking_options
-from planner.runtime.profile import create_session
 from planner.targets import HOST, Target
 
 MAX_PASSES = 10
@@ -306,6 +306,8 @@ def optimize_file(source: Path, target: Path, *, external: bool, level: Level) -
     Raises:
         ModelError: ONNX Runtime cannot load the model.
     """
+    import onnxruntime as ort
+
     options = asking_options(level)
     options.optimized_model_filepath = str(target)
     if external:
@@ -315,7 +317,10 @@ def optimize_file(source: Path, target: Path, *, external: bool, level: Level) -
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_min_size_in_bytes", "1024"
         )
-    create_session(source, options)
+    try:
+        ort.InferenceSession(str(source), options, providers=[HOST.provider])
+    except Exception as error:
+        raise ModelError(f"{source}: {explain(str(error))}") from error
 
 
 def _is_same(before: ir.TensorProtocol | None, after: ir.TensorProtocol | None) -> bool:

@@ -19,7 +19,7 @@ from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.limiting import least_copied
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
-from planner.plan.planfile import Seed, SplitRegion
+from planner.plan.planfile import RegionSeed, SplitRegion
 
 
 def ground_of(prepared: Prepared) -> Ground:
@@ -59,7 +59,7 @@ def planned_regions(prepared: Prepared) -> tuple[tuple[SplitRegion, ...], ...]:
     return tuple(
         tuple(
             SplitRegion(
-                **{name: getattr(region.seed, name) for name in Seed.__slots__},
+                **{name: getattr(region.seed, name) for name in RegionSeed.__slots__},
                 nodes=tuple(region.ways),
             )
             for region in together

@@ -23,7 +23,7 @@ from planner.pipeline.levers.host.residence import resided
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.orders import least_possible_peak
-from planner.plan.planfile import Seed
+from planner.plan.planfile import RegionSeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ def _candidates(
         for border in POLICY.borders:
             chunks, best = 2, None
             while chunks <= min(rows, MAX_CHUNKS):
-                seed = Seed(
+                seed = RegionSeed(
                     tensor=tensor,
                     axis=axis,
                     chunks=chunks,
