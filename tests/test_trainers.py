@@ -73,7 +73,7 @@ def test_a_script_trains_as_with_pytorch(
     if name == "trainer.py":
         pytest.importorskip("transformers")
     if name != "loop.py":  # the route is what is tried: one plan is enough
-        monkeypatch.setattr(making, "_planned", lambda graph, _: saved(graph, folder))
+        monkeypatch.setattr(making, "_planned", lambda graph, *_, **__: saved(graph, folder))
     begun = runpy.run_path(str(folder / "network.py"))["network"]()
     planned = runpy.run_path(str(folder / name))["module"]
     monkeypatch.setattr(planner.torch, "step", Eager, raising=False)

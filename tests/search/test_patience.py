@@ -12,7 +12,7 @@ from planner.portfolio.race import Entrant, race
 from planner.portfolio.solve import solve
 from planner.search.engine import run_engine
 from planner.search.engines.simple import Greedy
-from planner.search.patience import NotWorthTheWait, Patience, begin
+from planner.search.patience import NotWorthTheWait, Patience
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import NEVER
 from planner.simulate.simulate import simulate
@@ -26,7 +26,7 @@ def waited(seconds: float, per_s: float) -> Patience:
 def test_a_gain_is_worth_less_after_a_longer_wait():
     assert waited(1.0, 0.01).is_worth(20.0, 1000.0)
     assert not waited(10.0, 0.01).is_worth(20.0, 1000.0)
-    assert not begin(0.01).is_worth(0.0, 1000.0)
+    assert not waited(0.0, 0.01).is_worth(0.0, 1000.0)
 
 
 @settings(max_examples=40, deadline=None)

@@ -66,7 +66,7 @@ def net(seed: int = 0) -> Net:
 def unplanned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Graphs are opened as they are exported: what is tried here needs no plan."""
 
-    def as_it_is(graph: ExportedGraph, *_: object) -> Path:
+    def as_it_is(graph: ExportedGraph, *_: object, **__: object) -> Path:
         return graph.save(tmp_path / "step.onnx", force=True)[0]
 
     monkeypatch.setattr(making, "_planned", as_it_is)

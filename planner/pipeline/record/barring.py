@@ -59,10 +59,10 @@ def barred_note(barred: Sequence[Barred]) -> tuple[str, ...]:
     """Return a note on the bars for a plan's assumptions."""
     said = []
     for action, noun, done in (
-        ("recompute", "operation", "run again"),
-        ("swap", "tensor", "copied"),
+        ("recompute", "operation", "not run again, first"),
+        ("swap", "tensor", "not copied, first"),
     ):
         names = [bar.name for bar in barred if bar.action == action]
         if names:
-            said.append(f"{counted(len(names), noun, 'are')} not {done}, first {names[0]!r}")
+            said.append(f"{counted(len(names), noun, 'are')} {done} {names[0]!r}")
     return (f"{', and '.join(said)}: {WhyOnce.TAKEN.sentence}",) if said else ()
