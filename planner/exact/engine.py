@@ -18,11 +18,19 @@ import numpy.typing as npt
 from ortools.sat.python import cp_model
 
 from planner import clock
-from planner.exact.local_search import OnPlan, SearchEnd, improve_locally, never, nobody
+from planner.exact.local_search import (
+    SOLVED,
+    OnPlan,
+    SearchEnd,
+    improve_locally,
+    never,
+    new_solver,
+    nobody,
+    solve_interruptibly,
+)
 from planner.exact.part import PartModel
 from planner.exact.passes import parted
 from planner.exact.policy import EXACT, ExactPolicy
-from planner.exact.solving import SOLVED, new_solver, solve_interruptibly
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Action, Problem
 from planner.plan.stages import (

@@ -15,15 +15,13 @@ from planner.bound.instants import min_peak_bound
 from planner.order.reorder import peak_of
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
-from planner.portfolio.policies import RacePolicy
 from planner.portfolio.solve import solve, solved_of
-from planner.portfolio.table import POLICY, Policy
+from planner.portfolio.table import POLICY, Policy, RacePolicy
 from planner.processes.sharing import share_out
 from planner.processes.workers import Beside
 from planner.search.engine import run_engine
-from planner.search.engines.rounding import LpRounding
-from planner.search.engines.simple import Greedy
-from planner.search.engines.tight import Evict
+from planner.search.engines.programs import LpRounding
+from planner.search.engines.simple import Evict, Greedy
 from planner.search.patience import Patience
 from planner.search.program.cutting_loop import bound_at_peak
 from planner.search.state import SearchSettings, new_state

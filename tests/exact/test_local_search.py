@@ -14,7 +14,7 @@ from planner.exact.neighbourhoods import Neighbourhood, Neighbourhoods
 from planner.exact.policy import ExactPolicy
 from planner.plan.problem import ActionKind, Problem
 from planner.plan.stages import MemoryProfile, base_plan, stage_schedule
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, decisions_for, problems
@@ -23,7 +23,7 @@ from tests.graphs import at_capacity, base_actions, decisions_for, problems
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=14))
 def test_never_slower_and_never_unfit(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     before = simulate(problem, actions)
     tight = at_capacity(problem, before.peak_bytes)
     found, _ = improve_locally(tight, actions, SearchSettings(limit_s=0.2, seed=1))
@@ -35,7 +35,7 @@ def test_never_slower_and_never_unfit(data, problem):
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=10))
 def test_what_does_not_fit_is_made_to_fit(data, problem):
-    known = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    known = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, known).peak_bytes)
     start = base_actions(tight)
     found, stats = improve_locally(
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_made_to_fit(data, problem):
 def test_what_is_forbidden_is_not_used(what, data, problem):
     swaps = what == "swaps"
     problem = problem.without_swaps() if swaps else replace(problem, allow_recompute=False)
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, actions).peak_bytes)
     found, _ = improve_locally(tight, actions, SearchSettings(limit_s=0.2))
     if swaps:
@@ -131,7 +131,7 @@ def test_a_part_is_no_larger_than_the_policy_says(monkeypatch):
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=14), kind=st.sampled_from(list(Neighbourhood)))
 def test_neighbourhoods_free_what_may_be_freed(data, problem, kind):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     peak = MemoryProfile(problem, base_plan()).peak_bytes
     tight = at_capacity(problem, max(1, int(0.7 * peak)))
     held = MemoryProfile(tight, stage_schedule(tight, actions))

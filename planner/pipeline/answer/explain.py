@@ -34,8 +34,8 @@ from planner.report.document.explain import (
     Span,
     why,
 )
-from planner.search.closure import Stays, closure
 from planner.search.program.shadow_prices import ShadowPrices, shadow_prices
+from planner.search.repair import Stays, closure
 from planner.simulate.simulate import simulate
 
 _CLOSEST = 5

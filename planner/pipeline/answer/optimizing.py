@@ -32,7 +32,7 @@ from planner.pipeline.record.comparing import compared
 from planner.pipeline.record.files import Files, save_rewritten
 from planner.pipeline.record.modelviews import rewritten_view
 from planner.pipeline.record.rebuild import with_metadata
-from planner.pipeline.solve.loosening import loosened
+from planner.pipeline.solve.fitting import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import Means
 from planner.pipeline.solve.working_ahead import may_work_ahead

@@ -29,7 +29,7 @@ from planner.pipeline.record.rewritten_times import cache_us, pins_of
 from planner.pipeline.solve.orders import least_possible_peak
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import is_assumed
-from planner.plan.candidate import Candidate
+from planner.plan.candidate import Candidate, Replay
 from planner.plan.planfile import (
     PLAN_VERSION,
     PeakMoment,
@@ -40,7 +40,6 @@ from planner.plan.planfile import (
     check_plan,
 )
 from planner.plan.problem import Action, ActionKind
-from planner.plan.replay import Replay
 from planner.simulate.simulate import InvalidScheduleError, simulate
 from planner.simulate.waits import unpaired
 from planner.targets import target_named

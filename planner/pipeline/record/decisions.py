@@ -12,7 +12,7 @@ from planner.pipeline.record.closed import Closed, recompute_closed, swap_closed
 from planner.pipeline.solve.planned import Planned
 from planner.plan.planfile import Decision
 from planner.plan.problem import ActionKind, Problem, TensorIndex
-from planner.search.closure import Closure, Stays, closure
+from planner.search.repair import Closure, Stays, closure
 from planner.units import counted, format_duration
 
 

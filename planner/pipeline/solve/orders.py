@@ -15,8 +15,7 @@ from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
 from planner.lower.order.pins import pins_needed
 from planner.onnxio.kinds import GRANULARITY_BYTES
-from planner.order.lists import late_schedule, list_schedule
-from planner.order.min_peak import min_peak_order
+from planner.order.lists import late_schedule, list_schedule, min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
 from planner.order.reorder import Lives, reorder
 from planner.pipeline.prepare.prepared import Prepared

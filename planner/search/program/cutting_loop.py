@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner import clock
 from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp, LpSolution
 from planner.plan.candidate import Candidate
-from planner.plan.decisions import Decisions
+from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, Problem, run_actions
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
-from planner.search.program.rounding import round_solution
 from planner.search.state import SearchState
 from planner.search.stop import Stop
 from planner.simulate.simulate import simulate
@@ -172,3 +172,48 @@ def stage_peaks(candidate: Candidate) -> dict[int, int]:
             worst[a.target] = max(int(live[s]) for s in stage)
             stage = []
     return worst
+
+
+def round_solution(
+    problem: Problem,
+    instants: Sequence[int],
+    solution: LpSolution,
+    *,
+    threshold: float = 0.5,
+    spread: bool = False,
+) -> Decisions:
+    """Round a fractional plan.
+
+    A tensor that is resident by less than `threshold` at an instant is dropped or swapped.
+
+    Args:
+        spread: if tensors are partly resident and partly on the host, keep as many of them, evenly
+            over the run, that as many bytes stay (error diffusion: Floyd and Steinberg, 1976).
+    """
+    gaps: dict[Gap, Choice] = {}
+    extended: set[int] = set()
+    for p in instants:
+        carried = 0.0  # bytes to keep resident, carried over
+        for (t, instant), value in solution.resident.items():
+            if instant != p:
+                continue
+            tensor = problem.tensors[t]
+            producer = problem.ops[tensor.producer]
+            droppable = problem.allow_recompute and producer.recomputable
+            swap = solution.swapped.get((t, p), 0.0)
+            rerun = solution.rerun.get((tensor.producer, p), 0.0) if droppable else 0.0
+            gap = next((i for i, u in enumerate(tensor.uses) if u > p), None)
+            keep = value >= threshold
+            if spread and rerun < 0.5 and swap + value > 0:
+                carried += value / (swap + value) * tensor.bytes
+                keep = 2 * carried >= tensor.bytes and (gap is None or (t, gap) not in gaps)
+                carried -= keep * tensor.bytes
+            if gap is None:
+                if keep:
+                    extended.add(t)
+            elif not keep:
+                if swap > 0 and (swap >= rerun or not droppable):
+                    gaps[t, gap] = Choice.SWAP
+                elif droppable:
+                    gaps[t, gap] = Choice.DROP
+    return Decisions(gaps=gaps, extended=frozenset(extended))

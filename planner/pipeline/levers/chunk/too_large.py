@@ -17,7 +17,7 @@ from planner import clock
 from planner.choices import MAX_CHUNKS
 from planner.graph.model import TensorId
 from planner.lower.chunks.regions import Ground, Region, grow
-from planner.order.min_peak import min_peak_order
+from planner.order.lists import min_peak_order
 from planner.pipeline.levers.chunk.splitting import ground_of, split
 from planner.pipeline.levers.host.residence import resided
 from planner.pipeline.levers.policy import POLICY
