@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.exact.engine import Watch, solve_exact
+from planner.exact.engine import solve_exact
+from planner.exact.local_search import Watch
 from planner.exact.passes import parted
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
 from planner.plan.stages import actions_of, stage_schedule
