@@ -19,6 +19,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from planner.order.reorder import children_of, parents_of
 from planner.plan.problem import Problem
 from planner.plan.stages import MemoryProfile, Run, base_plan, may_swap, overwritten
 
@@ -59,12 +60,7 @@ class Neighbourhoods:
             [t for t in op.outputs if problem.allow_swap and may_swap(problem, t)]
             for op in problem.ops
         ]
-        self.readers = [
-            sorted({u for t in op.outputs for u in problem.tensors[t].uses}) for op in problem.ops
-        ]
-        self.makers = [
-            sorted({problem.tensors[t].producer for t in op.inputs}) for op in problem.ops
-        ]
+        self.readers, self.makers = children_of(problem), parents_of(problem)
         peaks = MemoryProfile(problem, base_plan()).stage_peaks
         self.full = np.flatnonzero(peaks > problem.capacity_bytes).tolist()
         self.closings: list[list[int]] = [[] for _ in problem.ops]
@@ -184,8 +180,7 @@ class Neighbourhoods:
     def _connected(
         self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
     ) -> Iterator[int]:
-        """Yield the operations around one, by steps to producers and readers."""
-        yield from self._around(self._seed(stages_of, draw), draw)
+        return self._around(self._seed(stages_of, draw), draw)
 
     def _seed(self, stages_of: dict[int, list[int]], draw: random.Random) -> int:
         if stages_of and draw.random() < 0.6:

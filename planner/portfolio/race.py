@@ -233,15 +233,14 @@ class _Field:
         fits = False
         for index, entrant in enumerate(self.entrants):
             problem, pins_us = entrant.problem, entrant.pins_us
+            base_us = problem.base_duration_us
             peak = peak_of(problem, range(len(problem.ops)))
             if peak <= problem.capacity_bytes:
-                plain = solve(problem, SearchSettings(limit_s=0.0))
-                base_us, fits = problem.base_duration_us, True
+                plain, fits = solve(problem, SearchSettings(limit_s=0.0)), True
                 self.runners.append(
                     Runner(index=index, bound_us=base_us, solved=plain, pins_us=pins_us)
                 )
                 continue
-            base_us = problem.base_duration_us
             least, _ = min_peak_bound(problem)
             left_s = until - clock.now()
             alone = _single_kinds(problem)[0]  # the problem with one lever only
@@ -353,9 +352,8 @@ class _Field:
         best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
         is_settled = runner.solved is not None and runner.solved.is_tight
         is_behind = runner.bound_us + runner.pins_us >= best_us
-        if is_behind or is_settled:
-            return []
-        if left is not None and not self._promises(runner, left, best_us):
+        is_promising = left is None or self._promises(runner, left, best_us)
+        if is_behind or is_settled or not is_promising:
             return []
         return self._contenders(runner, kinds(self.entrants[runner.index].problem), best_us)
 
@@ -370,14 +368,10 @@ class _Field:
             base_us = parts[0].base_duration_us
             found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
         tried = [
-            Runner(
-                index=runner.index,
+            replace(
+                runner,
                 bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
                 solved=f,
-                rough=runner.rough,
-                pins_us=runner.pins_us,
-                is_bounded=runner.is_bounded,
-                is_reached=runner.is_reached,
             )
             for f in found
         ]

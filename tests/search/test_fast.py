@@ -23,11 +23,11 @@ from tests.graphs import at_capacity, decisions_for, problems
 def test_live_bytes_and_time_agree(data, problem):
     decoder = Evaluator(problem)
     steps = decoder.schedule(data.draw(decisions_for(problem)))
-    peak, time_us, copies = decoder.core.replay(len(steps))
+    replay = decoder.core.replay(len(steps))
     judged = simulate(problem, steps)
     assert decoder.core.steps.live[: len(steps)].tolist() == judged.live_bytes.tolist()
-    assert (peak, copies) == (judged.peak_bytes, len(judged.copies))
-    assert time_us == pytest.approx(judged.time_us)
+    assert (replay.peak_bytes, replay.copies) == (judged.peak_bytes, len(judged.copies))
+    assert replay.time_us == pytest.approx(judged.time_us)
 
 
 @settings(max_examples=75, deadline=None)
@@ -44,7 +44,8 @@ def test_times_beside_the_operations_agree(data, problem):
     assert judged.timeline is not None
     assert core.steps.start[:count].tolist() == pytest.approx(judged.timeline.start_us)
     assert just_in_time == pytest.approx(judged.time_us)
-    peak, time_us, _ = core.place_and_time(count, data.draw(st.integers(2, 3)))
+    replay = core.place_and_time(count, data.draw(st.integers(2, 3)))
+    peak, time_us = replay.peak_bytes, replay.time_us
     placed = decoder.actions(count)
     judged = simulate(problem, placed)
     assert (peak, time_us) == (judged.peak_bytes, pytest.approx(judged.time_us))
@@ -123,5 +124,5 @@ def test_a_plan_of_thousands_of_copies_is_carried_out():
     decoder = Evaluator(problem)
     steps = decoder.schedule(decisions)
     assert simulate(problem, steps).swap_in_bytes == 8 * 6000
-    peak, _, copies = decoder.core.replay(len(steps))
-    assert (peak, copies) == (8 * 6000, 12_000)
+    replay = decoder.core.replay(len(steps))
+    assert (replay.peak_bytes, replay.copies) == (8 * 6000, 12_000)
