@@ -22,10 +22,9 @@ from planner.processes.workers import Beside
 from planner.search.engine import run_engine
 from planner.search.engines.programs import LpRounding
 from planner.search.engines.simple import Evict, Greedy
-from planner.search.patience import Patience
 from planner.search.program.cutting_loop import bound_at_peak
 from planner.search.state import SearchSettings, new_state
-from planner.search.stop import At
+from planner.search.stop import At, Patience
 
 _Kinds = Callable[[Problem], list[Problem]]
 

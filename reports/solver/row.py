@@ -95,7 +95,7 @@ def _planner(
     problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
 ) -> Row:
     from planner.bound.unmaking import unmaking_bound
-    from planner.portfolio.orders import solve_orders
+    from planner.portfolio.frontier import solve_orders
     from planner.search.state import SearchSettings
 
     settings = SearchSettings(limit_s=limit_s, workers=workers, seed=seed)

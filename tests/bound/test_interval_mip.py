@@ -13,7 +13,7 @@ from planner.bound.interval_mip import IntervalMip, IntervalPlan
 from planner.bound.lp import InstantLp
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
 from planner.plan.stages import actions_of
-from planner.portfolio.orders import solve_orders
+from planner.portfolio.frontier import solve_orders
 from planner.portfolio.solve import solve
 from planner.search.engine import run_engine
 from planner.search.engines.programs import IntervalPrograms

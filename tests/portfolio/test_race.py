@@ -19,7 +19,7 @@ from planner.order.reorder import peak_of, reorder
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.solved import Solved
 from planner.portfolio import race as race_module
-from planner.portfolio.orders import solve_orders
+from planner.portfolio.frontier import solve_orders
 from planner.portfolio.race import Entrant, Runner, race, rough_plan
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy, RacePolicy

@@ -17,7 +17,7 @@ from planner.pipeline.prepare.settings import settings_as_planned
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.record.assemble import read_plan
 from planner.pipeline.record.barring import with_barred
-from planner.pipeline.record.closed import Closed, recompute_closed, swap_closed
+from planner.pipeline.record.decisions import Closed, recompute_closed, swap_closed
 from planner.pipeline.record.rebuild import Rebuilt, prepared_for, rebuild
 from planner.pipeline.solve.orders import formulate_in
 from planner.pipeline.solve.read_back import read_back

@@ -13,8 +13,8 @@ from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan
 from planner.runtime.build import has_pool
 from planner.runtime.memory.arena import packable_bytes
-from planner.search.patience import Patience
 from planner.search.state import SearchSettings
+from planner.search.stop import Patience
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
 
 FEW_PAGES_BYTES = 256 * 1024

@@ -25,7 +25,7 @@ from planner.pipeline.prepare.settings import Settings, disk_note, live_note, sh
 from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
-from planner.pipeline.record.rewritten_times import cache_us, pins_of
+from planner.pipeline.record.modelviews import cache_us, pins_of
 from planner.pipeline.solve.orders import least_possible_peak
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import is_assumed

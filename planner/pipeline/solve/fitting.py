@@ -205,7 +205,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
 def _missed_us(planned: Planned, order: Sequence[OpId]) -> float:
     """Predict the time of an order's cache misses, without copies; 0 if the cache was not measured.
 
-    See `planner.pipeline.record.rewritten_times`.
+    See `planner.pipeline.record.modelviews`.
     """
     cache, graph = planned.prepared.cache, planned.graph
     if cache is None:

@@ -42,7 +42,7 @@ from planner.portfolio.race import Entrant, race
 from planner.portfolio.table import POLICY as PORTFOLIO
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
-from planner.search.patience import Patience
+from planner.search.stop import Patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from planner.pipeline.solve.orders import (
     least_possible_peak,
 )
 from planner.plan.problem import Problem
-from planner.portfolio.orders import Raced
+from planner.portfolio.frontier import Raced
 from planner.portfolio.table import POLICY
 from planner.report.document.fit import HOWS, How, LeastPeaks, WayRow
 from planner.request import Request

@@ -17,8 +17,7 @@ from planner import clock
 from planner.errors import UsageError
 from planner.pipeline.answer.budgets.frontier import FrontierWay
 from planner.pipeline.prepare.prepared import Progress
-from planner.portfolio.frontier import FrontierSearch
-from planner.portfolio.orders import Raced
+from planner.portfolio.frontier import FrontierSearch, Raced
 from planner.portfolio.race import Entrant, race
 from planner.processes.workers import workers
 from planner.results import Frontier, Largest
