@@ -126,6 +126,10 @@ class FrontierSearch:
                 best = min((found, known), key=lambda raced: figure(raced.solved))
                 found = replace(best, bound_us=bound_us)
             self.found[capacity_bytes] = found
+        return self.point(capacity_bytes)
+
+    def point(self, capacity_bytes: int) -> Point:
+        """Return the point of a budget asked for."""
         return next(p for p in self.points if p.capacity_bytes == capacity_bytes)
 
     @property
@@ -136,15 +140,14 @@ class FrontierSearch:
     def is_settled(self, capacity_bytes: int) -> bool:
         """Record a budget, and tell whether results at other budgets leave nothing to find there."""
         self.found.setdefault(capacity_bytes, None)
-        point = next(p for p in self.points if p.capacity_bytes == capacity_bytes)
+        point = self.point(capacity_bytes)
         plan = point.plan
         return point.is_impossible or (plan is not None and plan.time_us <= point.bound_us)
 
     def larger(self, capacity_bytes: int) -> Raced | None:
         """Return the result at the least known budget from this one on."""
-        found = [(budget, raced) for budget, raced in self.found.items() if raced is not None]
-        larger = [pair for pair in found if pair[0] >= capacity_bytes]
-        return min(larger, key=lambda pair: pair[0])[1] if larger else None
+        known = {b: raced for b, raced in self.found.items() if raced and b >= capacity_bytes}
+        return known[min(known)] if known else None
 
     def searched(self, capacity_bytes: int, larger: Raced | None, time_limit_s: float) -> Raced:
         """Search at one budget, starting from the result at a larger one."""
@@ -164,11 +167,10 @@ class FrontierSearch:
 
 
 def _point(capacity_bytes: int, raced: Raced | None) -> Point:
-    if raced is None:
-        return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=0.0)
-    candidate = raced.solved.candidate
-    if candidate is None:
-        return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=raced.bound_us)
+    candidate = None if raced is None else raced.solved.candidate
+    if raced is None or candidate is None:
+        bound_us = 0.0 if raced is None else raced.bound_us
+        return Point(capacity_bytes=capacity_bytes, plan=None, bound_us=bound_us)
     return Point(
         capacity_bytes=capacity_bytes,
         plan=point_plan(candidate, engine=raced.solved.engine, order=raced.index),

@@ -15,8 +15,8 @@ from planner.targets import Target
 
 def full_timeline(graph: TrainingGraph, order: tuple[OpId, ...], target: Target) -> LiveTimeline:
     """Compute the timeline including the kernels' workspace, as far as it is known."""
-    extra = dict(enumerate(workspace_of(graph, target)))
-    return timeline(graph, order, workspace_bytes={OpId(op): size for op, size in extra.items()})
+    extra = {OpId(op): size for op, size in enumerate(workspace_of(graph, target))}
+    return timeline(graph, order, workspace_bytes=extra)
 
 
 def workspace_of(graph: TrainingGraph, target: Target) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
-"""Views of rewritten models for the reports: graph, timeline, durations, and times beyond the schedule."""
+"""Views of rewritten models for the reports: graph, timeline, durations; times beyond the schedule."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,17 +48,14 @@ def rewritten_view(planned: Planned, plan: Plan, target: Target) -> ModelView:
 def _durations_after(planned: Planned) -> tuple[float, ...]:
     """Return the durations of the rewritten graph by OpId, including those of copies and pins."""
     problem = planned.formulation.problem
-    by_node: dict[str, float] = {}
-    actions = planned.solved.found.actions
-    for action, node in zip(actions, planned.rewritten.action_nodes, strict=True):
-        if action.kind.value == "run":
-            by_node[node] = problem.ops[action.target].duration_us
-        elif action.kind.value == "swap-out":
-            by_node[node] = problem.swap_out_us(action.target)
-        elif action.kind.value == "swap-in":
-            by_node[node] = problem.swap_in_us(action.target)
-        else:
-            by_node[node] = 0.0
+    us: dict[ActionKind, Callable[[int], float]] = {
+        ActionKind.RUN: lambda op: problem.ops[op].duration_us,
+        ActionKind.SWAP_OUT: problem.swap_out_us,
+        ActionKind.SWAP_IN: problem.swap_in_us,
+        ActionKind.SWAP_OUT_DONE: lambda _: 0.0,
+    }
+    actions = zip(planned.rewritten.action_nodes, planned.solved.found.actions, strict=True)
+    by_node = {node: us[action.kind](action.target) for node, action in actions}
     pins = dict.fromkeys(pins_of(planned), planned.prepared.pin_us)
     durations = planned.prepared.duration_us
     original = {op.name: durations[op.id] for op in planned.prepared.graph.operations}
