@@ -22,16 +22,15 @@ FEW_PAGES_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of a search for a plan: the request, in bytes and levers.
+class Settings(Allowed):
+    """Settings of a search for a plan: the request, in bytes, and the levers allowed.
 
     Attributes:
         budget_bytes: of the device, the reserve included.
         most_us: a plan that takes longer is rejected.
         reserve_bytes: of the budget, left unused.
         budget_of: the quantity that the budget bounds: see `Request`.
-        swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
-        overlap: copies run beside the operations; `why_copies` explains the choice.
+        why_copies: explains whether copies run beside the operations.
         order_target: the session option that the rewritten model is made for.
         time_limit_s: for finding a plan.
         workers: threads of the search; None for all cores.
@@ -43,10 +42,6 @@ class Settings:
     most_us: float = float("inf")
     reserve_bytes: int = 0
     budget_of: BudgetOf = "live"
-    allow_recompute: bool = True
-    swap_out_bytes_per_s: float = 0.0
-    swap_in_bytes_per_s: float = 0.0
-    overlap: bool = False
     why_copies: str = ""
     order_target: OrderTarget = "default"
     time_limit_s: float = 60.0
@@ -60,20 +55,10 @@ class Settings:
         return self.budget_bytes - self.reserve_bytes
 
     @property
-    def allowed(self) -> Allowed:
-        """The levers, as a formulation takes them."""
-        return Allowed(
-            recompute=self.allow_recompute,
-            swap_out_bytes_per_s=self.swap_out_bytes_per_s,
-            swap_in_bytes_per_s=self.swap_in_bytes_per_s,
-            overlap=self.overlap,
-        )
-
-    @property
     def levers(self) -> tuple[str, ...]:
         """The names of the levers besides another order."""
         has_swaps = self.swap_out_bytes_per_s > 0
-        return ("recompute",) * self.allow_recompute + ("swaps",) * has_swaps
+        return ("recompute",) * self.recompute + ("swaps",) * has_swaps
 
     def search(
         self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False
@@ -224,7 +209,7 @@ def _with_levers(settings: Settings, swap: Swap, prepared: Prepared) -> Settings
         out, back = disk.write_bytes_per_s, disk.read_bytes_per_s
     return replace(
         settings,
-        allow_recompute=swap != "only" and prepared.request.levers.recompute,
+        recompute=swap != "only" and prepared.request.levers.recompute,
         swap_out_bytes_per_s=out if with_swaps else 0.0,
         swap_in_bytes_per_s=back if with_swaps else 0.0,
     )

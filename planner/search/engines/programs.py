@@ -8,7 +8,7 @@ from typing import ClassVar
 from planner.plan.problem import Problem
 from planner.search.engine import Engine
 from planner.search.program import interval_search
-from planner.search.program.cutting_loop import CuttingLoop
+from planner.search.program.cutting_loop import cut
 from planner.search.program.interval_search import IntervalSearch
 from planner.search.state import SearchState
 from planner.search.stop import Stop
@@ -35,12 +35,13 @@ class LpRounding(Engine):
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer plans and bounds; store the instants in the state."""
         has_programs = len(state.problem.ops) <= self.program_max_ops
-        loop = CuttingLoop(
+        state.instants = cut(
+            state,
+            stop,
             max_instants=self.max_instants,
             program_s=self.program_share * state.settings.limit_s if has_programs else 0.0,
             give_up_gap=self.give_up_gap,
         )
-        state.instants = loop.run(state, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

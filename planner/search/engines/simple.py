@@ -17,7 +17,7 @@ from planner.plan.problem import Problem
 from planner.search.engine import Engine, run_engine
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.improve import Improver
-from planner.search.program.cutting_loop import CuttingLoop, base_op_at
+from planner.search.program.cutting_loop import base_op_at, cut
 from planner.search.state import SearchState, new_state
 from planner.search.stop import Stop
 from planner.simulate.simulate import candidate_of
@@ -84,7 +84,7 @@ class OneLever(Engine):
         for only in (problem.without_swaps(), replace(problem, allow_recompute=False)):
             part = new_state(only, state.settings)
             run_engine(Greedy(), part, stop)
-            CuttingLoop(max_instants=1).run(part, stop)
+            cut(part, stop, max_instants=1)
             for found in (part.best, part.least):
                 if found is not None and found.decisions is not None:
                     state.offer(state.evaluator.evaluate(found.decisions))
