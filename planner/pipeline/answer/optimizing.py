@@ -23,10 +23,9 @@ from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.levers.table import check_levers, levers_for, may_quicken
 from planner.pipeline.levers.whole_step import WholeStep
-from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
-from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.prepare.settings import Settings, choose_copies, settings_of
 from planner.pipeline.record import assemble as plans
 from planner.pipeline.record.comparing import compared
 from planner.pipeline.record.files import Files, save_rewritten
