@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from planner.fit.demands import READ, RETURN, SCRATCH, TAKE, Demands
-from planner.fit.replay import ReplayLimits, climb, room
+from planner.fit.search import ReplayLimits, climb, room
 from planner.native.building import SOURCES
 from planner.native.calls import function, words
 from planner.plan.decisions import Choice, Decisions

@@ -62,14 +62,10 @@ class IntervalPrograms(Engine):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitPrograms(Engine):
+class AwaitPrograms(IntervalPrograms):
     """A wait for the programs, whose plans are better than those found meanwhile."""
 
     name: ClassVar[str] = "await-programs"
-
-    def supports(self, problem: Problem) -> bool:
-        """Tell whether the programs cover the problem."""
-        return IntervalSearch.covers(problem)
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Take the programs' results until `stop`."""

@@ -14,7 +14,7 @@ from planner.graph.reasons import WhyStay
 from planner.lower.chunks.chunked_model import Split
 from planner.lower.chunks.regions import Ground, Region, grow
 from planner.lower.chunks.split import with_split
-from planner.pipeline.levers.changed import as_before
+from planner.pipeline.levers.lever import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.limiting import least_copied
 from planner.pipeline.prepare.prepared import Prepared

@@ -9,7 +9,7 @@ from planner.cost.model import durations_of_changed
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.reasons import WhyStay
 from planner.lower.residence import Resided, with_residence
-from planner.pipeline.levers.changed import as_before
+from planner.pipeline.levers.lever import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
