@@ -60,7 +60,7 @@ def fit_devices(
     Returns:
         A row for each device, as asked, and in it one for each way to fit. What fits with copies is never
         slower than what fits without; copies that overlap were not run on a card yet
-        (`planner.pipeline.prepare.copies`).
+        (`planner.pipeline.prepare.settings`).
 
     Raises:
         UsageError: no hardware, an unknown profile, a reserve that takes a whole memory, a dim that the

@@ -12,7 +12,7 @@ Swap = Literal["auto", "none", "only"]
 
 Copies = Literal["serial", "overlapped", "auto"]
 """Copies on the stream of the operations, beside them, or beside them where that was shown to be safe
-(`planner.pipeline.prepare.copies`)."""
+(`planner.pipeline.prepare.settings`)."""
 
 Recompute = Literal["auto", "none", "only"]
 """Operations run again: when it pays, never, or in place of copies."""

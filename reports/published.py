@@ -17,7 +17,7 @@ from pathlib import Path
 from planner import optimize
 from planner.errors import InfeasibleBudgetError
 from planner.graph.schedule import file_order
-from planner.order.min_peak import min_peak_order
+from planner.order.lists import min_peak_order
 from planner.order.reorder import peak_of
 from planner.pipeline.solve.orders import base_orders
 from reports.literature import HARDWARE, built, on_gpu

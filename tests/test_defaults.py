@@ -11,7 +11,7 @@ from planner import analyze, fit_devices, optimize, sweep
 from planner.cost.hardware import hardware_names, load_hardware
 from planner.defaults import ASIDE_BYTES, card_budget, card_of, meant, set_aside
 from planner.errors import UsageError
-from planner.pipeline.prepare.copies import SHARED
+from planner.pipeline.prepare.settings import SHARED
 from planner.report.remarks import that_matter
 from tests.pipeline.test_devices import device
 

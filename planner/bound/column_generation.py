@@ -17,7 +17,7 @@ The largest value over all prices is that of the LP with rows for the last two l
 duality; the LP over one closure problem has integral corners). It is found by column generation
 (Dantzig and Wolfe, Operations Research 8, 1960): each minimum cut is a column, and a small LP over
 the columns gives the next prices and, at the end, the fractional plan. If copies run beside the
-operations, that LP also has the stalls and the rows of `planner.bound.copy_times`. Capacities are
+operations, that LP also has the stalls and the rows of `planner.bound.lp.CopyTimes`. Capacities are
 rounded down to whole units, so every value is a valid bound.
 """
 
@@ -246,7 +246,7 @@ class _Master:
         return len(self._memory) + sum(len(rows) for rows in (*self._out, *self._in))
 
     def _add_copies(self) -> None:
-        """Add stalls and recomputes before each instant, and the rows of `planner.bound.copy_times`."""
+        """Add stalls and recomputes before each instant, and the rows of `CopyTimes`."""
         model, network = self._model, self.network
         recompute, stall = model.add_variable(lb=0.0), model.add_variable(lb=0.0)
         for whole in (recompute, stall):

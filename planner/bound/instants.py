@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from planner.plan.problem import Problem
 
@@ -36,18 +36,26 @@ def min_peak_bound(problem: Problem, order: Sequence[int] | None = None) -> tupl
     Args:
         order: order in which the operations first run, if not the problem's.
     """
-    tensors = problem.tensors
-    best, where, stay = problem.fixed_bytes, 0, problem.fixed_bytes
-    for p in range(len(problem.ops)) if order is None else order:
+    best, where = problem.fixed_bytes, 0
+    for p, own, stay in held_in_turn(problem, range(len(problem.ops)) if order is None else order):
+        if own + stay > best:
+            best, where = own + stay, p
+    return best, where
+
+
+def held_in_turn(problem: Problem, order: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each operation with the bytes that its first run holds: its own, and those that stay.
+
+    Graph outputs made before it, which it may read, and fixed bytes stay.
+    """
+    tensors, stay = problem.tensors, problem.fixed_bytes
+    for p in order:
         op = problem.ops[p]
-        own = stay + op.workspace_bytes
-        own += sum(tensors[t].bytes for t in op.outputs)
+        own = op.workspace_bytes + sum(tensors[t].bytes for t in op.outputs)
         own += sum(tensors[t].bytes for t in op.inputs if not tensors[t].to_end)
         own -= sum(tensors[t].bytes for t in {b for _, b in op.inplace})
-        if own > best:
-            best, where = own, p
+        yield p, own, stay
         stay += sum(tensors[t].bytes for t in op.outputs if tensors[t].to_end)
-    return best, where
 
 
 def live_at(problem: Problem, p: int) -> tuple[list[int], list[int]]:

@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from planner.bound.instants import held_at
 from planner.bound.lp import LpSolution
@@ -87,12 +88,11 @@ class IntervalMip:
         self._own = [frozenset((*op.inputs, *op.outputs)) for op in problem.ops]
         self._size = [t.bytes / max(1, problem.capacity_bytes) for t in problem.tensors]
         self._last = [max(t.uses, default=-1) for t in problem.tensors]
-        self._kept_before = [0] * (count + 1)
+        kept = [0] * count
         for t in problem.tensors:
             if t.to_end:
-                self._kept_before[t.producer + 1] += t.bytes
-        for p in range(count):
-            self._kept_before[p + 1] += self._kept_before[p]
+                kept[t.producer] += t.bytes
+        self._kept_before = list(accumulate(kept, initial=0))
         self._rows = LinearProgram()
         self._integers: list[int] = []
         self._runs: list[dict[int, int]] = [{} for _ in self.instants]

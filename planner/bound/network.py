@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ortools.graph.python import max_flow
 
 from planner import clock
-from planner.bound.copy_times import next_use, spread
 from planner.bound.instants import held_at, needed_at
+from planner.bound.lp import next_use, spread
 from planner.plan.problem import Problem
 
 Indices = npt.NDArray[np.int32]
@@ -35,7 +35,7 @@ class Instant:
     """One planning instant: the tensors and operations with nodes, and the room for resident tensors.
 
     Attributes:
-        out_rows, in_rows: releases and deadlines of copies, ascending (`planner.bound.copy_times`);
+        out_rows, in_rows: releases and deadlines of copies, ascending (`planner.bound.lp.CopyTimes`);
             empty if copies are not planned.
     """
 

@@ -123,19 +123,16 @@ def _parse(text: str, name: str, where: str) -> Hardware:
     for key in table:
         if key not in known and key not in _NUMBERS:
             raise UsageError(f"{where}: unknown key {key!r}")
-    values = {key: _figure(table, key, where, limits) for key, limits in _NUMBERS.items()}
+    values: dict[str, Any] = {
+        key: float(_figure(table, key, where, limits)) for key, limits in _NUMBERS.items()
+    }
+    values["memory_bytes"] = int(table["memory_bytes"])
     return Hardware(
         name=str(table.get("name", name)),
         title=str(table.get("title", table.get("name", name))),
         matrix_flops_per_s=_rates(table, "matrix_flops_per_s", where),
         vector_flops_per_s=_rates(table, "vector_flops_per_s", where),
-        memory_bytes=int(values["memory_bytes"]),
-        memory_bytes_per_s=float(values["memory_bytes_per_s"]),
-        copy_to_host_bytes_per_s=float(values["copy_to_host_bytes_per_s"]),
-        copy_from_host_bytes_per_s=float(values["copy_from_host_bytes_per_s"]),
-        op_overhead_us=float(values["op_overhead_us"]),
-        compute_efficiency=float(values["compute_efficiency"]),
-        memory_efficiency=float(values["memory_efficiency"]),
+        **values,
         sources=_texts(table, "sources", where),
         assumptions=_texts(table, "assumptions", where),
         is_host=_flag(table, "is_host", where),

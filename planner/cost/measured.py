@@ -1,4 +1,4 @@
-"""Operation times measured on this machine, cached under a digest of the model and the machine."""
+"""Measured operation times: a user's profile's, and this machine's, cached under a digest of both."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import hashlib
 import json
 import os
 import platform
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planner.cost.hardware import Hardware
+from planner.choices import HOST_PROFILE
+from planner.cost.hardware import Hardware, load_hardware
 from planner.cost.model import durations_us
 from planner.errors import PlannerError, UsageError
 from planner.files.keeping import cache_folder, keep
@@ -183,3 +185,37 @@ def processor() -> str:
         lines = []
     named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
+
+
+def durations_from_profile(
+    graph: TrainingGraph, profile_path: Path, hardware: Hardware | None = None
+) -> Durations:
+    """Return the microseconds of each operation by OpId from a profile, and the assumptions made.
+
+    Each time is the median over the profile's runs, without the first if there are more (it
+    allocates memory). A node that the profile lacks gets its roofline time, scaled by profiled over
+    roofline time of the others.
+
+    Args:
+        profile_path: written by ONNX Runtime with `enable_profiling`.
+        hardware: for the nodes that are missing; the cpu profile if None.
+
+    Raises:
+        ModelError: not a profile. UsageError: it names none of the graph's nodes.
+    """
+    from planner.runtime.profile import read_profile
+
+    path = Path(profile_path)
+    runs = read_profile(path)
+    times: dict[str, list[int]] = {}
+    for run in runs[1:] or runs:
+        for event in run:
+            times.setdefault(event.name, []).append(event.duration_us)
+    medians = {name: float(statistics.median(values)) for name, values in times.items()}
+    count = max(1, len(runs) - 1)
+    measured = MeasuredTimes(kernel_us=medians, runs=count)
+    result, notes = measured.durations(graph, hardware or load_hardware(HOST_PROFILE), path.name)
+    return result, (
+        f"operation times are medians of {counted(count, 'run')} in {path.name}",
+        *notes,
+    )

@@ -52,18 +52,18 @@ class _InParts(ExactPolicy, Engine):
 
         `asked` and `bound_us` end it, too.
         """
-        from planner.exact.local_search import (
-            SearchEnd,
-            improve_locally,
-        )  # the import takes a second
+        from planner.exact.local_search import Watch, improve_locally  # the import takes a second
 
         start = parted(state.problem, plan.actions)
         improve_locally(
             start.problem,
             start.actions,
             replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
-            until=SearchEnd(bound_us=bound_us, asked=asked),
-            on_plan=lambda actions: _offer(state, start.as_given(actions)),
+            watch=Watch(
+                bound_us=bound_us,
+                stop=asked,
+                on_plan=lambda actions: _offer(state, start.as_given(actions)),
+            ),
             policy=self,
         )
 
@@ -92,7 +92,8 @@ class CpSat(_InParts):
 
     def _improve(self, state: SearchState, stop: Stop) -> None:
         # the import takes a second
-        from planner.exact.engine import BOUND_CLASS, Bounds, Watch, solve_exact
+        from planner.exact.engine import BOUND_CLASS, solve_exact
+        from planner.exact.local_search import Watch
 
         problem, beside = state.problem, state.intervals
         nearest = None
@@ -111,11 +112,9 @@ class CpSat(_InParts):
                 limit_s=stop.left_s,
                 workers=max(1, (workers or 2) - 1) if shares_cores else workers,
             ),
-            bounds=Bounds(
-                lower_us=state.bound_us,
-                upper_us=state.best.time_us if state.best else float("inf"),
-            ),
+            upper_us=state.best.time_us if state.best else float("inf"),
             watch=Watch(
+                bound_us=state.bound_us,
                 stop=lambda: self._is_over(state, stop),
                 on_plan=lambda actions: _offer(state, actions),
             ),

@@ -10,7 +10,7 @@ between two of these, run others again in this order, each at most once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,11 +18,17 @@ import numpy.typing as npt
 from ortools.sat.python import cp_model
 
 from planner import clock
-from planner.exact.local_search import OnPlan, SearchEnd, improve_locally, never, nobody
+from planner.exact.local_search import (
+    SOLVED,
+    UNWATCHED,
+    Watch,
+    improve_locally,
+    new_solver,
+    solve_interruptibly,
+)
 from planner.exact.part import PartModel
 from planner.exact.passes import parted
 from planner.exact.policy import EXACT, ExactPolicy
-from planner.exact.solving import SOLVED, new_solver, solve_interruptibly
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Action, Problem
 from planner.plan.stages import (
@@ -59,53 +65,21 @@ class Exact:
     bound_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Known bounds on the time of plans.
-
-    Attributes:
-        lower_us: no plan takes less (from `planner.bound.lp`).
-        upper_us: time of a known plan: if the incumbent does not fit, only plans that take no more
-            are searched for.
-    """
-
-    lower_us: float = 0.0
-    upper_us: float = float("inf")
-
-
-_NO_BOUNDS = Bounds()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """Callbacks while parts are solved.
-
-    Attributes:
-        stop: asked whether to end.
-        on_plan: called with each better plan that fits.
-    """
-
-    stop: Callable[[], bool] = never
-    on_plan: OnPlan = nobody
-
-
-_NOBODY = Watch()
-
-
 def solve_exact(
     problem: Problem,
     incumbent: Candidate,
     settings: SearchSettings,
     *,
-    bounds: Bounds = _NO_BOUNDS,
-    watch: Watch = _NOBODY,
+    upper_us: float = float("inf"),
+    watch: Watch = UNWATCHED,
     policy: ExactPolicy = EXACT,
 ) -> Exact:
     """Improve `incumbent`, a plan whose copies and operations share one stream.
 
     Args:
-        bounds: known bounds on the time of plans.
-        watch: callbacks while parts are solved.
+        upper_us: time of a known plan: if the incumbent does not fit, only plans that take no more are
+            searched for.
+        watch: its bound is one on every plan (from `planner.bound.lp`).
         policy: shares of the time, and sizes of parts and of the whole.
     """
     start = parted(problem, incumbent.actions)
@@ -117,8 +91,8 @@ def solve_exact(
         start.problem,
         start.actions,
         replace(settings, workers=settings.workers or 2),
-        bounds=bounds,
-        watch=Watch(stop=watch.stop, on_plan=on_plan),
+        upper_us=upper_us,
+        watch=replace(watch, on_plan=on_plan),
         policy=policy,
     )
     candidate = candidate_of(problem, start.as_given(found.candidate.actions))
@@ -130,7 +104,7 @@ def _solve_in_parts(
     actions: list[Action],
     settings: SearchSettings,
     *,
-    bounds: Bounds,
+    upper_us: float,
     watch: Watch,
     policy: ExactPolicy,
 ) -> Exact:
@@ -140,16 +114,13 @@ def _solve_in_parts(
     def improve(share: float) -> None:
         nonlocal actions
         limits = replace(settings, limit_s=share * (deadline - clock.now()))
-        until = SearchEnd(bound_us=bounds.lower_us, asked=watch.stop)
-        actions, _ = improve_locally(
-            problem, actions, limits, until=until, on_plan=watch.on_plan, policy=policy
-        )
+        actions, _ = improve_locally(problem, actions, limits, watch=watch, policy=policy)
 
-    whole = _whole(problem, actions, bounds.upper_us, policy)
+    whole = _whole(problem, actions, upper_us, policy)
     if whole is not None and len(whole) > policy.at_once_runs:
         fits = simulate(problem, actions).peak_bytes <= problem.capacity_bytes
         improve(policy.parts_share if fits else policy.fit_share)
-        whole = _whole(problem, actions, bounds.upper_us, policy)
+        whole = _whole(problem, actions, upper_us, policy)
     if whole is None or len(whole) > policy.whole_runs:
         improve(1.0)
         whole = None
@@ -157,7 +128,7 @@ def _solve_in_parts(
         return _exact(problem, actions)
     left = max(policy.whole_s, deadline - clock.now())
     solver = new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
-    return _with_whole(problem, actions, whole, bounds.lower_us, solver)
+    return _with_whole(problem, actions, whole, watch.bound_us, solver)
 
 
 def _exact(problem: Problem, actions: Sequence[Action]) -> Exact:

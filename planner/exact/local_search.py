@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
@@ -22,7 +22,6 @@ from planner import clock
 from planner.exact.neighbourhoods import Freed, Neighbourhood, Neighbourhoods
 from planner.exact.part import PartModel
 from planner.exact.policy import EXACT, ExactPolicy
-from planner.exact.solving import SOLVED, new_solver
 from planner.plan.problem import Action, Problem
 from planner.plan.stages import (
     MemoryProfile,
@@ -35,46 +34,60 @@ from planner.plan.stages import (
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 
+SOLVED = (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
-@dataclass(slots=True)
-class LocalStats:
-    """Statistics of the rounds.
 
-    Attributes:
-        by_kind: rounds and improvements by kind of neighbourhood.
+def new_solver(*, seed: int, workers: int | None, time_limit_s: float) -> cp_model.CpSolver:
+    """Make a solver for models whose LP relaxation proves them.
+
+    The solver's own handler of Ctrl-C is off: it would end the search and carry on with its result.
     """
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.linearization_level = 2
+    parameters.random_seed = seed
+    if clock.is_counted():
+        parameters.max_deterministic_time = time_limit_s / clock.SOLVER_S
+        workers = 1
+    else:
+        parameters.max_time_in_seconds = time_limit_s
+    parameters.catch_sigint_signal = False
+    if workers:
+        parameters.num_workers = workers
+    return solver
 
-    rounds: int = 0
-    improvements: int = 0
-    by_kind: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-
-def never() -> bool:
-    """Return False: do not end yet."""
-    return False
-
-
-OnPlan = Callable[[list[Action]], None]
-
-
-def nobody(_: list[Action]) -> None:
-    """Ignore a plan."""
+def solve_interruptibly(
+    solver: cp_model.CpSolver, model: cp_model.CpModel
+) -> cp_model.CpSolverStatus:
+    """Solve on a separate thread, so that Ctrl-C reaches Python at once."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(solver.solve, model)
+        try:
+            status = future.result()
+            clock.spend(clock.SOLVER_S * solver.response_proto.deterministic_time)
+            return status
+        except BaseException:
+            solver.stop_search()
+            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchEnd:
-    """Conditions that end local search, besides the time limit.
+class Watch:
+    """Conditions that end a search, besides the time limit, and the receiver of its plans.
 
     Attributes:
         bound_us: a plan that fits takes no more time than this.
-        asked: returns True; called between rounds.
+        stop: asked between rounds whether to end.
+        on_plan: called with each better plan that fits.
     """
 
     bound_us: float = 0.0
-    asked: Callable[[], bool] = never
+    stop: Callable[[], bool] = lambda: False
+    on_plan: Callable[[list[Action]], None] = lambda _: None
 
 
-NO_END = SearchEnd()
+UNWATCHED = Watch()
 
 
 def improve_locally(
@@ -82,10 +95,9 @@ def improve_locally(
     actions: Sequence[Action],
     settings: SearchSettings,
     *,
-    until: SearchEnd = NO_END,
-    on_plan: OnPlan = nobody,
+    watch: Watch = UNWATCHED,
     policy: ExactPolicy = EXACT,
-) -> tuple[list[Action], LocalStats]:
+) -> tuple[list[Action], int]:
     """Improve a schedule whose base operations run in base order, on one stream.
 
     A schedule that does not fit is first made to fit; `actions` may simply run every operation
@@ -95,28 +107,20 @@ def improve_locally(
     Args:
         settings: with the number of workers, each of which solves rounds on one thread; by default
             one.
-        on_plan: called with each better schedule that fits.
         policy: sizes of parts, and prices.
 
     Returns:
-        The best schedule: `actions` unless one is better. One that fits is better than one that does
-        not, then less excess, then less time.
+        The best schedule, `actions` unless one is better, and the number of rounds. One that fits is
+        better than one that does not, then less excess, then less time.
     """
     best = list(actions)
     replay = simulate(problem, best)
-    stats = LocalStats()
     if problem.overlap or not (problem.allow_recompute or problem.allow_swap):
-        return best, stats
+        return best, 0
     if MemoryProfile(problem, base_plan()).peak_bytes <= problem.capacity_bytes:
-        return actions_of(problem, base_plan()), stats
+        return actions_of(problem, base_plan()), 0
     search = _LocalSearch(problem, stage_schedule(problem, actions), settings.seed, policy)
-    search.run(
-        deadline=clock.now() + settings.limit_s,
-        workers=settings.workers or 1,
-        until=until,
-        on_plan=on_plan,
-        stats=stats,
-    )
+    search.run(clock.now() + settings.limit_s, settings.workers or 1, watch)
     found = actions_of(problem, search.plan)
     after = simulate(problem, found)
     fits = replay.peak_bytes <= problem.capacity_bytes
@@ -124,7 +128,7 @@ def improve_locally(
         better = not fits and after.peak_bytes < replay.peak_bytes
     else:
         better = not fits or after.time_us < replay.time_us
-    return (found if better else best), stats
+    return (found if better else best), search.rounds
 
 
 @dataclass(slots=True)
@@ -152,9 +156,7 @@ class _LocalSearch:
         self.size = dict.fromkeys(Neighbourhood, float(policy.part_runs))
         self.gain = dict.fromkeys(Neighbourhood, 1.0)
         self.work = dict.fromkeys(Neighbourhood, 0.1 * policy.round_work)
-        self.rounds = dict.fromkeys(Neighbourhood, 0)
-        self.wins = dict.fromkeys(Neighbourhood, 0)
-        self.idle = 0
+        self.rounds = self.idle = 0
 
     @property
     def plan(self) -> StageSchedule:
@@ -175,24 +177,16 @@ class _LocalSearch:
             return (0.0, added)
         return (1.0, added / base + self.price * excess / self.problem.capacity_bytes)
 
-    def run(
-        self,
-        *,
-        deadline: float,
-        workers: int,
-        until: SearchEnd,
-        on_plan: OnPlan,
-        stats: LocalStats,
-    ) -> None:
-        """Run rounds until the deadline, or `until`."""
+    def run(self, deadline: float, workers: int, watch: Watch) -> None:
+        """Run rounds until the deadline, or until `watch` ends them."""
         base_us = self.problem.base_duration_us
         running: dict[Future[cp_model.CpSolverStatus], _Part] = {}
         with ThreadPoolExecutor(max_workers=workers) as pool:
             try:
                 while True:
-                    fastest = until.bound_us * (1 + 1e-9)
+                    fastest = watch.bound_us * (1 + 1e-9)
                     is_done = not self.excess and base_us + self.added_us <= fastest
-                    if is_done or until.asked() or clock.now() >= deadline:
+                    if is_done or watch.stop() or clock.now() >= deadline:
                         break
                     while len(running) < workers:
                         part = self._part(deadline)
@@ -202,15 +196,12 @@ class _LocalSearch:
                     finished, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in finished:
                         part = running.pop(future)
-                        stats.rounds += 1
-                        if self._take(part, future.result()):
-                            stats.improvements += 1
-                            if not self.excess:
-                                on_plan(actions_of(self.problem, self.plan))
+                        self.rounds += 1
+                        if self._take(part, future.result()) and not self.excess:
+                            watch.on_plan(actions_of(self.problem, self.plan))
             finally:
                 for part in running.values():
                     part.solver.stop_search()
-        stats.by_kind = {k.value: (self.rounds[k], self.wins[k]) for k in Neighbourhood}
 
     def _part(self, deadline: float) -> _Part | None:
         """Build the next neighbourhood's model; None if nothing can be freed."""
@@ -245,8 +236,6 @@ class _LocalSearch:
         kind, policy = part.kind, self.policy
         optimal = status == cp_model.OPTIMAL
         improved = status in SOLVED and self._take_plan(part, part.model.plan_of(part.solver))
-        self.rounds[kind] += 1
-        self.wins[kind] += improved
         used = part.solver.response_proto.deterministic_time
         clock.spend(clock.SOLVER_S * used)
         if not optimal:

@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
+from planner.order.reorder import children_of, parents_of
 from planner.plan.problem import Problem
 from planner.plan.stages import MemoryProfile, Run, base_plan, may_swap, overwritten
 
@@ -47,6 +49,14 @@ class Freed:
         return len(self.runs) + len(self.tensors)
 
 
+class _Plan(NamedTuple):
+    """A plan, the stages in which it runs each operation again, and the source of random choices."""
+
+    held: MemoryProfile
+    stages_of: dict[int, list[int]]
+    draw: random.Random
+
+
 class Neighbourhoods:
     """The neighbourhoods of plans of one problem."""
 
@@ -59,12 +69,7 @@ class Neighbourhoods:
             [t for t in op.outputs if problem.allow_swap and may_swap(problem, t)]
             for op in problem.ops
         ]
-        self.readers = [
-            sorted({u for t in op.outputs for u in problem.tensors[t].uses}) for op in problem.ops
-        ]
-        self.makers = [
-            sorted({problem.tensors[t].producer for t in op.inputs}) for op in problem.ops
-        ]
+        self.readers, self.makers = children_of(problem), parents_of(problem)
         peaks = MemoryProfile(problem, base_plan()).stage_peaks
         self.full = np.flatnonzero(peaks > problem.capacity_bytes).tolist()
         self.closings: list[list[int]] = [[] for _ in problem.ops]
@@ -105,7 +110,7 @@ class Neighbourhoods:
         chosen: dict[int, None] = {}
         freed = Freed(runs=frozenset(), tensors=frozenset())
         wanted = max(2, size // 4)
-        source = self._operations(held, kind, stages_of, draw)
+        source = self._operations(kind, _Plan(held, stages_of, draw))
         while True:
             before = len(chosen)
             chosen.update(dict.fromkeys(itertools.islice(source, wanted)))
@@ -122,13 +127,7 @@ class Neighbourhoods:
 
     # -- operations --------------------------------------------------------------------------
 
-    def _operations(
-        self,
-        held: MemoryProfile,
-        kind: Neighbourhood,
-        stages_of: dict[int, list[int]],
-        draw: random.Random,
-    ) -> Iterator[int]:
+    def _operations(self, kind: Neighbourhood, plan: _Plan) -> Iterator[int]:
         """Yield the operations to free, most wanted first, each once."""
         seen: set[int] = set()
         make = {
@@ -139,58 +138,51 @@ class Neighbourhoods:
             Neighbourhood.SPREAD: self._spread,
             Neighbourhood.RANDOM: self._random,
         }[kind]
-        for m in make(held, stages_of, draw):
+        for m in make(plan):
             if m not in seen and (self.may_run[m] or self.may_swap[m]):
                 seen.add(m)
                 yield m
 
-    def _at_full_stage(
-        self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
-    ) -> Iterator[int]:
+    def _at_full_stage(self, plan: _Plan) -> Iterator[int]:
         """Yield producers of tensors that wait at a full stage, or would."""
-        stage = self._pick_stage(held, draw)
+        stage = self._pick_stage(plan)
         waiting = [
             m
             for m in self.candidates
             if any(m < stage < c for c in self.closings[m]) and self.readers[m][-1] > stage
         ]
-        draw.shuffle(waiting)
-        again = [m for m in stages_of if any(q >= stage for q in stages_of[m])]
-        draw.shuffle(again)
+        plan.draw.shuffle(waiting)
+        again = [m for m in plan.stages_of if any(q >= stage for q in plan.stages_of[m])]
+        plan.draw.shuffle(again)
         for pair in itertools.zip_longest(waiting, again):
             yield from (m for m in pair if m is not None)
-            if draw.random() < 0.3:
+            if plan.draw.random() < 0.3:
                 yield from (m for m in pair if m is not None for m in self.makers[m])
 
-    def _pick_stage(self, held: MemoryProfile, draw: random.Random) -> int:
+    def _pick_stage(self, plan: _Plan) -> int:
         """Draw a stage: one over the capacity if there is any, else one that is nearly full."""
-        peaks = held.stage_peaks
+        peaks = plan.held.stage_peaks
         over = np.maximum(peaks - self.problem.capacity_bytes, 0)
         if over.any():
-            return draw.choices(range(len(peaks)), weights=over.tolist())[0]
-        return draw.choice(self.full)
+            return plan.draw.choices(range(len(peaks)), weights=over.tolist())[0]
+        return plan.draw.choice(self.full)
 
-    def _window(
-        self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
-    ) -> Iterator[int]:
+    def _window(self, plan: _Plan) -> Iterator[int]:
         """Yield operations in base order around one that is a candidate or runs again."""
-        middle = draw.choice(self.candidates)
-        if stages_of and draw.random() < 0.5:
-            middle = draw.choice(sorted(stages_of))
+        middle = plan.draw.choice(self.candidates)
+        if plan.stages_of and plan.draw.random() < 0.5:
+            middle = plan.draw.choice(sorted(plan.stages_of))
         yield middle
         for step in range(1, len(self.problem.ops)):
             yield from (m for m in (middle - step, middle + step) if 0 <= m < len(self.may_run))
 
-    def _connected(
-        self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
-    ) -> Iterator[int]:
-        """Yield the operations around one, by steps to producers and readers."""
-        yield from self._around(self._seed(stages_of, draw), draw)
+    def _connected(self, plan: _Plan) -> Iterator[int]:
+        return self._around(self._seed(plan), plan.draw)
 
-    def _seed(self, stages_of: dict[int, list[int]], draw: random.Random) -> int:
-        if stages_of and draw.random() < 0.6:
-            return draw.choice(sorted(stages_of))
-        return draw.choice(self.candidates)
+    def _seed(self, plan: _Plan) -> int:
+        if plan.stages_of and plan.draw.random() < 0.6:
+            return plan.draw.choice(sorted(plan.stages_of))
+        return plan.draw.choice(self.candidates)
 
     def _around(self, seed: int, draw: random.Random) -> Iterator[int]:
         """Yield the operations around `seed`, by steps to producers and readers."""
@@ -203,13 +195,9 @@ class Neighbourhoods:
             seen.update(near)
             front.extend(near)
 
-    def _spread(
-        self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
-    ) -> Iterator[int]:
+    def _spread(self, plan: _Plan) -> Iterator[int]:
         """Yield operations around several far-apart ones, whose tensors may make room for each other."""
-        around = [
-            self._around(self._seed(stages_of, draw), draw) for _ in range(draw.randint(2, 6))
-        ]
+        around = [self._around(self._seed(plan), plan.draw) for _ in range(plan.draw.randint(2, 6))]
         while around:
             for source in tuple(around):
                 m = next(source, None)
@@ -218,27 +206,23 @@ class Neighbourhoods:
                 else:
                     yield m
 
-    def _stages(
-        self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
-    ) -> Iterator[int]:
+    def _stages(self, plan: _Plan) -> Iterator[int]:
         """Yield operations that run again, or may close a gap, near some stage, and their producers."""
-        around = self._pick_stage(held, draw)
-        if stages_of and not held.excess(self.problem.capacity_bytes):
-            around = draw.choice(stages_of[draw.choice(list(stages_of))])
+        around = self._pick_stage(plan)
+        if plan.stages_of and not plan.held.excess(self.problem.capacity_bytes):
+            around = plan.draw.choice(plan.stages_of[plan.draw.choice(list(plan.stages_of))])
         far = [
-            (min(abs(q - around) for q in (*stages_of.get(m, ()), *self.closings[m])), m)
-            for m in {*stages_of, *self.candidates}
+            (min(abs(q - around) for q in (*plan.stages_of.get(m, ()), *self.closings[m])), m)
+            for m in {*plan.stages_of, *self.candidates}
         ]
         for _, m in sorted(far):
             yield m
-            if m in stages_of:
+            if m in plan.stages_of:
                 yield from self.makers[m]
 
-    def _random(
-        self, held: MemoryProfile, stages_of: dict[int, list[int]], draw: random.Random
-    ) -> Iterator[int]:
-        pool = sorted(stages_of) + self.candidates
-        draw.shuffle(pool)
+    def _random(self, plan: _Plan) -> Iterator[int]:
+        pool = sorted(plan.stages_of) + self.candidates
+        plan.draw.shuffle(pool)
         yield from pool
 
     # -- stages ------------------------------------------------------------------------------

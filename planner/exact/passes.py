@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.plan.problem import Action, ActionKind, OpIndex, PlanOp, PlanTensor, Problem
+from planner.plan.problem import Action, ActionKind, OpIndex, PlanOp, Problem
 
 _PAUSE = PlanOp(name="", duration_us=0.0, inputs=(), outputs=(), recomputable=False)
 
@@ -70,12 +70,7 @@ def parted(problem: Problem, actions: Sequence[Action]) -> Parted:
         place.append(OpIndex(len(ops)))
         ops.append(problem.ops[m])
         waiting = []
-
-    def move(tensor: PlanTensor) -> PlanTensor:
-        uses = tuple(place[u] for u in tensor.uses)
-        return replace(tensor, producer=place[tensor.producer], uses=uses)
-
-    tensors = tuple(move(t) for t in problem.tensors)
+    tensors = tuple(t.moved(place) for t in problem.tensors)
     found += [
         replace(one, target=place[one.target]) if one.kind is ActionKind.RUN else one
         for one in waiting

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner import clock
 from planner.fit.demands import READ, Demands
-from planner.fit.replay import UNLIMITED, ReplayLimits, most_in_use, room
+from planner.fit.search import UNLIMITED, ReplayLimits, most_in_use, room
 from planner.graph.model import Operation, OpId, Role, TrainingGraph
 from planner.graph.schedule import parents_of
 

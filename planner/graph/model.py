@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NewType
 
 from planner.graph.effects import Effect
@@ -231,6 +231,21 @@ class TrainingGraph:
     def has_sequences(self) -> bool:
         """Whether some values are lists of tensors, whose bytes are upper bounds."""
         return any(tensor.dtype == "sequence" for tensor in self.tensors)
+
+    def with_bars(
+        self, stay: Mapping[TensorId, WhyStay], once: Mapping[OpId, WhyOnce] | None = None
+    ) -> TrainingGraph:
+        """Return the graph with copies of some tensors, and second runs of some operations, ruled out."""
+        again = once or {}
+        return replace(
+            self,
+            tensors=tuple(
+                replace(t, barred=stay[t.id]) if t.id in stay else t for t in self.tensors
+            ),
+            operations=tuple(
+                replace(op, barred=again[op.id]) if op.id in again else op for op in self.operations
+            ),
+        )
 
     def tensor_named(self, name: str) -> Tensor:
         """Return the tensor of a name; raise KeyError if none has it."""

@@ -1,10 +1,13 @@
-"""Find a model's batch dim, the inputs that carry it, and its divisors."""
+"""Find a model's batch dim, the inputs that carry it, and its divisors; cut inputs into parts of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from planner.errors import ModelError, UsageError
@@ -94,3 +97,30 @@ def check_runs(runs: int, batch: Batch) -> None:
         f"--micro-batch {runs}: the batch of {batch.size} ({batch.dim}={batch.size}) does not "
         f"divide into {runs} parts of equal size; these numbers divide it: {fit}"
     )
+
+
+Array = npt.NDArray[Any]
+
+
+def part(
+    feeds: Mapping[str, Array], axes: Mapping[str, int], start: int, stop: int
+) -> dict[str, Array]:
+    """Return the inputs of the samples from `start` up to `stop`; inputs without the batch stay whole.
+
+    Args:
+        axes: the batch axis of each input that carries the batch, by name.
+    """
+    return {
+        name: np.ascontiguousarray(np.take(array, range(start, stop), axis=axes[name]))
+        if name in axes
+        else array
+        for name, array in feeds.items()
+    }
+
+
+def reordered(feeds: Mapping[str, Array], axes: Mapping[str, int]) -> dict[str, Array]:
+    """Return the inputs with the samples in reverse order."""
+    return {
+        name: np.ascontiguousarray(np.flip(array, axis=axes[name])) if name in axes else array
+        for name, array in feeds.items()
+    }

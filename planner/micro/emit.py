@@ -104,34 +104,28 @@ class _TotalsWriter:
                 f"of the model add it up unweighted: {NEXT_STEP}"
             )
         value = self.values[name]
-        node = value.producer()
-        assert node is not None
         readers = list(value.uses())
-        scaled = self._op(node, "Mul", [value, self._share(name)], f"{name}__share")
+        scaled = self._op(_made_by(value), "Mul", [value, self._share(name)], f"{name}__share")
         for use in readers:
             use.node.replace_input_with(use.idx, scaled)
 
     def scale_output(self, name: str) -> None:
         """Scale an output that each run has for its own samples; its other readers get it unscaled."""
         value = self.values[name]
-        node = value.producer()
-        assert node is not None
         place = next(i for i, v in enumerate(self.model.graph.outputs) if v is value)
         value.name = self.names.fresh(f"{name}__run")
-        scaled = self._op(node, "Mul", [value, self._share(name)], "", named=name)
+        scaled = self._op(_made_by(value), "Mul", [value, self._share(name)], "", named=name)
         scaled.shape, scaled.type = value.shape, value.type
         self.model.graph.outputs[place] = scaled
 
     def add_up(self, name: str, kind: str) -> Accumulator:
         """Feed a total back; `read_totals` redirects its readers later."""
         value, kinds = self.values[name], self.flow.types
-        node = value.producer()
-        assert node is not None
+        after = _made_by(value)
         fed = ir.val(self.names.fresh(f"{name}__acc"), kinds[name].dtype, kinds[name].shape)
         self.model.graph.inputs.append(fed)
         value.name = self.names.fresh(f"{name}__run")
         self.raw[name], self.fed[name] = value, fed
-        after = node
         scale: float | None = 1.0
         if kind == SUM:
             parts = (fed, value)

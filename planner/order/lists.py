@@ -1,4 +1,4 @@
-"""List schedules, as base orders: a better order costs no time.
+"""List schedules, and the order of the lowest bound, as base orders: a better order costs no time.
 
 Each candidate is a topological order of a problem's operations. ONNX Runtime can run any of them
 under default options (`planner.lower.order.realize`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from planner.order.reorder import parents_of
+from planner.order.reorder import children_of, parents_of
 from planner.plan.problem import Problem
 
 Order = tuple[int, ...]
@@ -23,7 +23,62 @@ def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = 
     order as priority this runs each weight gradient as soon as possible, which frees the incoming
     gradients that ONNX Runtime's default order keeps to the end.
     """
-    return _ListScheduler(problem).run(priority, eager=eager)
+    children, missing = children_of(problem), [len(ps) for ps in parents_of(problem)]
+    readers = [len(t.uses) for t in problem.tensors]
+    ready = [v for v, count in enumerate(missing) if not count]
+    heap = [(priority[v], v) for v in ready]
+    heapq.heapify(heap)
+    waiting = set(ready)
+    order: list[int] = []
+
+    def growth(v: int) -> int:
+        op = problem.ops[v]
+        grown = sum(problem.tensors[t].bytes for t in op.outputs)
+        for t in op.inputs:
+            tensor = problem.tensors[t]
+            if readers[t] == 1 and not tensor.to_end:
+                grown -= tensor.bytes
+        return grown
+
+    shrinking: list[tuple[int, float, int]] = []
+    if eager:
+        shrinking = [(growth(v), priority[v], v) for v in ready]
+        heapq.heapify(shrinking)
+    while waiting:
+        v = -1
+        while shrinking:
+            grown, rank, u = shrinking[0]
+            if u not in waiting:
+                heapq.heappop(shrinking)
+                continue
+            now = growth(u)
+            if now != grown:
+                heapq.heapreplace(shrinking, (now, rank, u))
+                continue
+            if grown <= 0:
+                v = u
+            break
+        if v < 0:
+            while heap[0][1] not in waiting:
+                heapq.heappop(heap)
+            v = heap[0][1]
+        waiting.discard(v)
+        order.append(v)
+        touched: set[int] = set()
+        for t in problem.ops[v].inputs:
+            readers[t] -= 1
+            if readers[t] == 1:
+                touched.update(u for u in problem.tensors[t].uses if u in waiting)
+        for child in children[v]:
+            missing[child] -= 1
+            if not missing[child]:
+                waiting.add(child)
+                heapq.heappush(heap, (priority[child], child))
+                touched.add(child)
+        if eager:
+            for u in touched:
+                heapq.heappush(shrinking, (growth(u), priority[u], u))
+    return tuple(order)
 
 
 def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
@@ -35,10 +90,7 @@ def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
     are smaller than the updated values.
     """
     parents = parents_of(problem)
-    waiting_for = [0] * len(parents)
-    for ps in parents:
-        for p in ps:
-            waiting_for[p] += 1
+    waiting_for = [len(children) for children in children_of(problem)]
     live = {t for t, tensor in enumerate(problem.tensors) if tensor.to_end}
     size = [t.bytes for t in problem.tensors]
 
@@ -77,70 +129,60 @@ def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
     return tuple(reversed(placed))
 
 
-class _ListScheduler:
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.parents = parents_of(problem)
-        self.children: list[list[int]] = [[] for _ in problem.ops]
-        for v, ps in enumerate(self.parents):
-            for p in ps:
-                self.children[p].append(v)
+def min_peak_order(problem: Problem, prefer: Sequence[int]) -> tuple[list[int], int]:
+    """Return the order with the lowest `min_peak_bound`, and that bound: no plan has a lower peak.
 
-    def run(self, priority: Sequence[float], *, eager: bool) -> Order:
-        problem = self.problem
-        missing = [len(p) for p in self.parents]
-        readers = [len(t.uses) for t in problem.tensors]
-        ready = [v for v, count in enumerate(missing) if not count]
-        heap = [(priority[v], v) for v in ready]
-        heapq.heapify(heap)
-        waiting = set(ready)
-        order: list[int] = []
+    The bound holds for plans in any order. The order has indices into `problem.ops`. Takes
+    O((operations + tensors) · log operations).
 
-        def growth(v: int) -> int:
-            op = problem.ops[v]
-            grown = sum(problem.tensors[t].bytes for t in op.outputs)
-            for t in op.inputs:
-                tensor = problem.tensors[t]
-                if readers[t] == 1 and not tensor.to_end:
-                    grown -= tensor.bytes
-            return grown
+    The cost of an operation, the bytes held as it first runs, depends on the set of operations before
+    it, not on their order, and only grows with it. The order whose dearest operation is cheapest is
+    therefore built from the end: of the operations that no other remaining one must follow, the
+    cheapest goes last (Lawler, "Optimal Sequencing of a Single Machine Subject to Precedence
+    Constraints", Management Science 19, 1973; his argument needs no more than that).
 
-        shrinking: list[tuple[int, float, int]] = []
-        if eager:
-            shrinking = [(growth(v), priority[v], v) for v in ready]
-            heapq.heapify(shrinking)
-        while waiting:
-            v = -1
-            while shrinking:
-                grown, rank, u = shrinking[0]
-                if u not in waiting:
-                    heapq.heappop(shrinking)
-                    continue
-                now = growth(u)
-                if now != grown:
-                    heapq.heapreplace(shrinking, (now, rank, u))
-                    continue
-                if grown <= 0:
-                    v = u
-                break
-            if v < 0:
-                while heap[0][1] not in waiting:
-                    heapq.heappop(heap)
-                v = heap[0][1]
-            waiting.discard(v)
-            order.append(v)
-            touched: set[int] = set()
-            for t in problem.ops[v].inputs:
-                readers[t] -= 1
-                if readers[t] == 1:
-                    touched.update(u for u in problem.tensors[t].uses if u in waiting)
-            for child in self.children[v]:
-                missing[child] -= 1
-                if not missing[child]:
-                    waiting.add(child)
-                    heapq.heappush(heap, (priority[child], child))
-                    touched.add(child)
-            if eager:
-                for u in touched:
-                    heapq.heappush(shrinking, (growth(u), priority[u], u))
-        return tuple(order)
+    Args:
+        prefer: an order; ties are broken in favour of it: later operations stay later.
+    """
+    tensors, ops = problem.tensors, problem.ops
+    rank = {op: i for i, op in enumerate(prefer)}
+    made = [sum(tensors[t].bytes for t in op.outputs if tensors[t].to_end) for op in ops]
+    own = []  # bytes that an operation holds besides graph outputs, its own and earlier ones
+    for op in ops:
+        held = op.workspace_bytes
+        held += sum(tensors[t].bytes for t in (*op.inputs, *op.outputs) if not tensors[t].to_end)
+        own.append(held - sum(tensors[t].bytes for t in {target for _, target in op.inplace}))
+    bound, _ = _from_the_end(problem, own, made, rank, limit=-1)
+    _, order = _from_the_end(problem, own, made, rank, limit=bound)
+    return order, bound
+
+
+def _from_the_end(
+    problem: Problem, own: Sequence[int], made: Sequence[int], rank: dict[int, int], *, limit: int
+) -> tuple[int, list[int]]:
+    """Return the largest bytes held, and the order, built from the end.
+
+    Of the operations that may be last, it takes the one of the highest rank whose cost is within
+    `limit`, or the cheapest.
+    """
+    ops, tensors = problem.ops, problem.tensors
+    waiting = [len(children) for children in children_of(problem)]
+    stay = problem.fixed_bytes + sum(made)
+    dear = [(own[m], -rank[m], m) for m in range(len(ops)) if not waiting[m]]
+    heapq.heapify(dear)
+    within: list[tuple[int, int]] = []
+    most = problem.fixed_bytes
+    order: list[int] = []
+    while dear or within:
+        while dear and stay + dear[0][0] <= limit:
+            _, place, m = heapq.heappop(dear)
+            heapq.heappush(within, (place, m))
+        m = heapq.heappop(within)[1] if within else heapq.heappop(dear)[2]
+        order.append(m)
+        most = max(most, stay + own[m])
+        stay -= made[m]
+        for maker in {tensors[t].producer for t in ops[m].inputs}:
+            waiting[maker] -= 1
+            if not waiting[maker]:
+                heapq.heappush(dear, (own[maker], -rank[maker], maker))
+    return most, order[::-1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from planner import clock
 from planner.order.lists import Order
-from planner.order.reorder import Lives, parents_of
+from planner.order.reorder import Lives, children_of, parents_of
 from planner.plan.problem import Problem
 
 _UPDATE_OUTPUTS = 4  # a new parameter with up to three states
@@ -29,10 +29,7 @@ def updates_last(problem: Problem, order: Sequence[int]) -> Order:
     pile up beside the activations; if run last, only the gradients wait.
     """
     outputs = {t: 1 << i for i, t in enumerate(_to_end(problem))}
-    readers: list[list[int]] = [[] for _ in problem.ops]
-    for v, ps in enumerate(parents_of(problem)):
-        for p in ps:
-            readers[p].append(v)
+    readers = children_of(problem)
     reach = [0] * len(problem.ops)
     for v in reversed(order):
         for u in readers[v]:

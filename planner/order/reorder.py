@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.plan.problem import OpIndex, PlanTensor, Problem
+from planner.plan.problem import OpIndex, Problem
 
 
 def parents_of(problem: Problem) -> list[list[int]]:
@@ -15,27 +15,21 @@ def parents_of(problem: Problem) -> list[list[int]]:
     return [sorted({problem.tensors[t].producer for t in op.inputs}) for op in problem.ops]
 
 
+def children_of(problem: Problem) -> list[list[int]]:
+    """Return the operations that must follow each operation."""
+    tensors = problem.tensors
+    return [sorted({u for t in op.outputs for u in tensors[t].uses}) for op in problem.ops]
+
+
 def reorder(problem: Problem, order: Sequence[int]) -> Problem:
     """Return the same problem in another topological order; tensors keep their index."""
     position = [OpIndex(0)] * len(order)
     for place, op in enumerate(order):
         position[op] = OpIndex(place)
-
-    def move(tensor: PlanTensor) -> PlanTensor:
-        return PlanTensor(
-            name=tensor.name,
-            bytes=tensor.bytes,
-            producer=position[tensor.producer],
-            uses=tuple(sorted([position[u] for u in tensor.uses])),
-            to_end=tensor.to_end,
-            swappable=tensor.swappable,
-            host_copy=tensor.host_copy,
-        )
-
     return replace(
         problem,
         ops=tuple(problem.ops[op] for op in order),
-        tensors=tuple(move(t) for t in problem.tensors),
+        tensors=tuple(t.moved(position) for t in problem.tensors),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 _SAME = 1e-9
@@ -54,12 +54,18 @@ class Point:
 
 def with_views(point: Point, views_us: float) -> Point:
     """Add the time of nodes that no schedule names (views) to a point's plan and bounds."""
+    found = _timed(point, lambda us: us + views_us)
+    return found if point.order_bound_us else replace(found, order_bound_us=0.0)
+
+
+def _timed(point: Point, new_us: Callable[[float], float]) -> Point:
+    """Return the point with other times of its plan and bounds."""
     plan = point.plan
     return replace(
         point,
-        plan=None if plan is None else replace(plan, time_us=plan.time_us + views_us),
-        bound_us=point.bound_us + views_us,
-        order_bound_us=point.order_bound_us + views_us if point.order_bound_us else 0.0,
+        plan=None if plan is None else replace(plan, time_us=new_us(plan.time_us)),
+        bound_us=new_us(point.bound_us),
+        order_bound_us=new_us(point.order_bound_us),
     )
 
 
@@ -91,13 +97,7 @@ class Written:
 
     def of(self, point: Point) -> Point:
         """Estimate the step times of a point's plan and bounds."""
-        plan = point.plan
-        return replace(
-            point,
-            plan=None if plan is None else replace(plan, time_us=self.us(plan.time_us)),
-            bound_us=self.us(point.bound_us),
-            order_bound_us=self.us(point.order_bound_us),
-        )
+        return _timed(point, self.us)
 
 
 def monotone(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -46,6 +46,11 @@ class PlanTensor:
     swappable: bool = True
     host_copy: bool = False
 
+    def moved(self, place: Sequence[OpIndex]) -> PlanTensor:
+        """Return the tensor among operations in another order, given the new place of each."""
+        uses = tuple(sorted([place[u] for u in self.uses]))
+        return replace(self, producer=place[self.producer], uses=uses)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOp:

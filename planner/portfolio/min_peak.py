@@ -1,7 +1,7 @@
 """The least feasible budget: a plan with a low peak, and a lower bound for every plan.
 
 In one base order, an operation that runs for the first time holds its inputs, outputs and
-workspace, and the graph outputs made before (`planner.bound.lp.held_at`). The largest of these
+workspace, and the graph outputs made before (`planner.bound.instants.held_at`). The largest of these
 bounds the peak of every plan that first runs the operations in that order, whatever it recomputes
 or copies. A plan that copies every tensor out as soon as it is made, and in again for each use,
 meets the bound if all tensors may be copied; the least budget is then known. Without copies, the
@@ -12,7 +12,7 @@ Without copies the bound is that of `planner.bound.unmaking`: it also counts tha
 inputs have to be made, one after the other. It follows only some of the ways to do so, and one
 operation's inputs at a time, and may therefore still be too low.
 
-Over all orders, `planner.order.min_peak` finds the order with the lowest bound.
+Over all orders, `planner.order.lists.min_peak_order` finds the order with the lowest bound.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from planner.bound.unmaking import unmaking_bound
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.search.engine import run_engine
-from planner.search.engines.rounding import LpRounding
-from planner.search.engines.simple import Greedy
-from planner.search.engines.tight import everything_swapped
+from planner.search.engines.programs import LpRounding
+from planner.search.engines.simple import Greedy, everything_swapped
 from planner.search.evaluate import Evaluator
 from planner.search.eviction import EVICTION_POLICIES, Eviction, EvictionPolicy
 from planner.search.improve import Improver

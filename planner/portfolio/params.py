@@ -136,10 +136,6 @@ def _changed(
     return tuple(found)
 
 
-def _source(where: str, section: str) -> Source:
-    return Source(where=where, what=_WHAT, error=UsageError, path=section)
-
-
 def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str) -> Turn:
     own = {k: v for k, v in given.items() if k not in ("enabled", *_OF_TURN)}
     engine = _with(turn.engine, own, section, where)
@@ -156,7 +152,8 @@ def _changed_turn(turn: Turn, given: Mapping[str, Any], section: str, where: str
 
 def _with(value: Any, given: Mapping[str, Any], section: str, where: str) -> Any:
     """Return a copy of the dataclass `value` with the given parameters."""
-    made: Any = structured(given, type(value), _source(where, section))
+    source = Source(where=where, what=_WHAT, error=UsageError, path=section)
+    made: Any = structured(given, type(value), source)
     _check_numbers(made, section, where)
     return replace(value, **{key: getattr(made, key) for key in given})
 

@@ -15,19 +15,16 @@ from planner.bound.instants import min_peak_bound
 from planner.order.reorder import peak_of
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
-from planner.portfolio.policies import RacePolicy
 from planner.portfolio.solve import solve, solved_of
-from planner.portfolio.table import POLICY, Policy
+from planner.portfolio.table import POLICY, Policy, RacePolicy
 from planner.processes.sharing import share_out
 from planner.processes.workers import Beside
 from planner.search.engine import run_engine
-from planner.search.engines.rounding import LpRounding
-from planner.search.engines.simple import Greedy
-from planner.search.engines.tight import Evict
-from planner.search.patience import Patience
+from planner.search.engines.programs import LpRounding
+from planner.search.engines.simple import Evict, Greedy
 from planner.search.program.cutting_loop import bound_at_peak
 from planner.search.state import SearchSettings, new_state
-from planner.search.stop import At
+from planner.search.stop import At, Patience
 
 _Kinds = Callable[[Problem], list[Problem]]
 
@@ -235,15 +232,14 @@ class _Field:
         fits = False
         for index, entrant in enumerate(self.entrants):
             problem, pins_us = entrant.problem, entrant.pins_us
+            base_us = problem.base_duration_us
             peak = peak_of(problem, range(len(problem.ops)))
             if peak <= problem.capacity_bytes:
-                plain = solve(problem, SearchSettings(limit_s=0.0))
-                base_us, fits = problem.base_duration_us, True
+                plain, fits = solve(problem, SearchSettings(limit_s=0.0)), True
                 self.runners.append(
                     Runner(index=index, bound_us=base_us, solved=plain, pins_us=pins_us)
                 )
                 continue
-            base_us = problem.base_duration_us
             least, _ = min_peak_bound(problem)
             left_s = until - clock.now()
             alone = _single_kinds(problem)[0]  # the problem with one lever only
@@ -355,9 +351,8 @@ class _Field:
         best_us = min((r.rank[1] for r in self.runners if not r.rank[0]), default=float("inf"))
         is_settled = runner.solved is not None and runner.solved.is_tight
         is_behind = runner.bound_us + runner.pins_us >= best_us
-        if is_behind or is_settled:
-            return []
-        if left is not None and not self._promises(runner, left, best_us):
+        is_promising = left is None or self._promises(runner, left, best_us)
+        if is_behind or is_settled or not is_promising:
             return []
         return self._contenders(runner, kinds(self.entrants[runner.index].problem), best_us)
 
@@ -372,14 +367,10 @@ class _Field:
             base_us = parts[0].base_duration_us
             found = [replace(f, bound_us=base_us, is_impossible=False) for f in found]
         tried = [
-            Runner(
-                index=runner.index,
+            replace(
+                runner,
                 bound_us=float("inf") if f.is_impossible else max(runner.bound_us, f.bound_us),
                 solved=f,
-                rough=runner.rough,
-                pins_us=runner.pins_us,
-                is_bounded=runner.is_bounded,
-                is_reached=runner.is_reached,
             )
             for f in found
         ]

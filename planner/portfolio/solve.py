@@ -15,9 +15,8 @@ from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.table import POLICY, Policy
 from planner.search.engine import Engine, run_engine
-from planner.search.patience import NotWorthTheWait
 from planner.search.state import NearBound, SearchSettings, SearchState, WhenSettled, new_state
-from planner.search.stop import At, First, Stop, after
+from planner.search.stop import At, First, NotWorthTheWait, Stop, after
 
 Progress = Callable[[str], None]
 

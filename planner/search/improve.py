@@ -142,7 +142,7 @@ class Improver:
         They are gaps over an operation that exceeds the capacity, and gaps after last uses, in
         which recomputes may read.
         """
-        problem, a = self.problem, self.evaluator.decoder.core.arrays
+        problem, a = self.problem, self.evaluator.core.arrays
         over = np.flatnonzero(
             self.evaluator.base.replay.live_bytes > problem.capacity_bytes
         ).tolist()
@@ -169,7 +169,7 @@ class _Improvement:
     def __init__(self, improver: Improver, candidate: Candidate) -> None:
         assert candidate.decisions is not None
         self.improver = improver
-        self.core = improver.evaluator.decoder.core
+        self.core = improver.evaluator.core
         self.a = self.core.arrays
         self.plan = plan_of(self.a, candidate.decisions)
         start = clock.now()

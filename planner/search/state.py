@@ -16,8 +16,8 @@ from planner.search.statistics import Ledger
 from planner.units import format_part
 
 if TYPE_CHECKING:
-    from planner.search.patience import Patience
     from planner.search.program.interval_search import IntervalSearch
+    from planner.search.stop import Patience
 
 _TIGHT_OF_ADDED = 0.01
 """A plan is tight only if the gap is within this share of the time that it adds to the base order."""

@@ -26,9 +26,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from planner import clock
-from planner.plan.candidate import Candidate
+from planner.plan.candidate import Candidate, Replay
 from planner.plan.problem import NO_PAGING, Action, ActionKind, Paging, PlanOp, Problem
-from planner.plan.replay import Replay
 from planner.simulate.streams import Reads, overlapped
 
 

@@ -25,8 +25,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.plan.candidate import Timeline
 from planner.plan.problem import Action, ActionKind, Paging, PlanOp, Problem
-from planner.plan.replay import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

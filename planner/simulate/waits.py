@@ -4,7 +4,7 @@ Engines list copies out and in. A copy out reads its tensor until it is done, an
 memory is free no sooner. The lowered schedule therefore says before which action the end of each
 copy out is waited for: before the action that needs the memory, or else before the first operation
 that starts once the copy is done, where the wait costs nothing
-(`planner.plan.replay.Timeline.waited`). In the order of that schedule the device never holds more
+(`planner.plan.candidate.Timeline.waited`). In the order of that schedule the device never holds more
 than in the simulation. Stores get the same waits, at the latest at the very end.
 
 A tensor that comes back also gives up its slot on the host (`SwapInDone` in

@@ -33,8 +33,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch.utils.flop_counter import FlopCounterMode
 
+from planner.plan.candidate import Replay
 from planner.plan.problem import Action, ActionKind, Problem
-from planner.plan.replay import Replay
 from planner.portfolio.solve import solve
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate

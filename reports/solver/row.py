@@ -20,9 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from planner.plan.candidate import Replay
 from planner.plan.problem import Action, Problem
 from planner.plan.problemfile import problem_to_json, read_problem
-from planner.plan.replay import Replay
 from planner.simulate.simulate import InvalidScheduleError, simulate
 
 Method = Literal["planner", "moccasin", "checkmate", "checkmate-scip", "checkmate-cp-sat"]
@@ -95,7 +95,7 @@ def _planner(
     problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
 ) -> Row:
     from planner.bound.unmaking import unmaking_bound
-    from planner.portfolio.orders import solve_orders
+    from planner.portfolio.frontier import solve_orders
     from planner.search.state import SearchSettings
 
     settings = SearchSettings(limit_s=limit_s, workers=workers, seed=seed)

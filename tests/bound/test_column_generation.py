@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.search.decode import Decoder
-from planner.search.program.rounding import round_solution
+from planner.search.evaluate import Evaluator
+from planner.search.program.cutting_loop import round_solution
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, between, decisions_for, problems
 
@@ -53,7 +53,7 @@ def add_rows_of_earlier_instants(lp: InstantLp) -> None:
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
-    replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
+    replay = simulate(problem, Evaluator(problem).schedule(data.draw(decisions_for(problem))))
     solution = all_instants(at_capacity(problem, replay.peak_bytes)).solve(time_limit_s=30)
     assert solution is not None
     assert solution.feasible
@@ -109,13 +109,13 @@ def test_rounded_plans_are_valid(problem, share):
     assume(solution is not None and solution.feasible)
     assert solution is not None
     decisions = round_solution(tight, model.instants, solution)
-    simulate(tight, Decoder(tight).schedule(decisions))  # raises where it is not
+    simulate(tight, Evaluator(tight).schedule(decisions))  # raises where it is not
 
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems(), slack=st.integers(0, 20))
 def test_the_bound_holds_where_copies_run_beside_the_operations(data, problem, slack):
-    steps = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    steps = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     peak = simulate(problem, steps).peak_bytes
     tight = replace(at_capacity(problem, peak + slack), overlap=True)
     replay = simulate(tight, steps)  # copies wait for memory: it fits

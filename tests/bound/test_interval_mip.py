@@ -13,14 +13,14 @@ from planner.bound.interval_mip import IntervalMip, IntervalPlan
 from planner.bound.lp import InstantLp
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
 from planner.plan.stages import actions_of
-from planner.portfolio.orders import solve_orders
+from planner.portfolio.frontier import solve_orders
 from planner.portfolio.solve import solve
-from planner.search.decode import Decoder
 from planner.search.engine import run_engine
-from planner.search.engines.intervals import IntervalPrograms
+from planner.search.engines.programs import IntervalPrograms
+from planner.search.evaluate import Evaluator
 from planner.search.eviction import EVICTION_POLICIES, Eviction
+from planner.search.program.cutting_loop import round_solution
 from planner.search.program.interval_search import IntervalSearch
-from planner.search.program.rounding import round_solution
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import NEVER, after
 from planner.simulate.simulate import simulate
@@ -62,7 +62,7 @@ def assert_bounds(problem: Problem, actions: list[Action], instants: set[int]) -
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     assert_bounds(problem, actions, data.draw(instants_of(problem)))
 
 
@@ -118,7 +118,7 @@ def test_its_plans_are_valid_and_take_no_less_than_their_value(data, problem, sh
     extra = replay.time_us - tight.base_duration_us
     assert extra <= found.solution.extra_us + TOLERANCE * tight.base_duration_us
     decisions = round_solution(tight, sorted(instants), found.solution)
-    simulate(tight, Decoder(tight).schedule(decisions))  # raises where it is not
+    simulate(tight, Evaluator(tight).schedule(decisions))  # raises where it is not
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,8 +10,8 @@ from planner.bound.instants import held_at, min_peak_bound
 from planner.bound.lp import InstantLp
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.search.decode import Decoder
-from planner.search.program.rounding import round_solution
+from planner.search.evaluate import Evaluator
+from planner.search.program.cutting_loop import round_solution
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, between, decisions_for, problems
 
@@ -28,7 +28,7 @@ def all_instants(problem: Problem) -> InstantLp:
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
-    replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
+    replay = simulate(problem, Evaluator(problem).schedule(data.draw(decisions_for(problem))))
     solution = all_instants(at_capacity(problem, replay.peak_bytes)).solve(time_limit_s=30)
     assert solution is not None
     assert solution.feasible
@@ -39,7 +39,7 @@ def test_no_plan_within_the_capacity_is_faster_than_the_bound(data, problem):
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems(swaps=False))
 def test_the_bound_holds_without_swaps(data, problem):
-    replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
+    replay = simulate(problem, Evaluator(problem).schedule(data.draw(decisions_for(problem))))
     solution = all_instants(at_capacity(problem, replay.peak_bytes)).solve(time_limit_s=30)
     assert solution is not None
     assert solution.feasible
@@ -50,7 +50,7 @@ def test_the_bound_holds_without_swaps(data, problem):
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_no_plan_peaks_below_the_one_operation_bound(data, problem):
-    replay = simulate(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
+    replay = simulate(problem, Evaluator(problem).schedule(data.draw(decisions_for(problem))))
     bound, where = min_peak_bound(problem)
     assert bound <= replay.peak_bytes
     assert bound == max(held_at(problem, p) for p in range(len(problem.ops)))
@@ -87,7 +87,7 @@ def test_rounded_plans_are_valid(problem, share, threshold):
     assert solution is not None
     assume(solution.feasible)
     decisions = round_solution(tight, model.instants, solution, threshold=threshold)
-    simulate(tight, Decoder(tight).schedule(decisions))  # raises where it is not
+    simulate(tight, Evaluator(tight).schedule(decisions))  # raises where it is not
 
 
 def late_reader(*, recomputable: bool = True) -> Problem:
@@ -156,7 +156,7 @@ def test_what_was_swapped_may_come_back_for_a_recompute_after_its_last_use():
         swap_in_bytes_per_s=1e6,
     )
     swapped = Decisions(gaps={(0, 1): Choice.SWAP, (1, 0): Choice.DROP})
-    replay = simulate(problem, Decoder(problem).schedule(swapped))
+    replay = simulate(problem, Evaluator(problem).schedule(swapped))
     solution = all_instants(at_capacity(problem, replay.peak_bytes)).solve(time_limit_s=30)
     assert solution is not None
     assert solution.feasible

@@ -11,9 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from planner.cost.hardware import hardware_names, load_hardware
-from planner.cost.measured import MeasuredTimes
+from planner.cost.measured import MeasuredTimes, durations_from_profile
 from planner.cost.model import durations_us
-from planner.cost.trace import durations_from_profile
 from planner.cost.work import Unit, work_of
 from planner.errors import ModelError, UsageError
 from planner.graph.model import (

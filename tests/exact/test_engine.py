@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.exact.cp_sat import CpSat
-from planner.exact.engine import BOUND_CLASS, Bounds, Exact, solve_exact
+from planner.exact.engine import BOUND_CLASS, Exact, solve_exact
+from planner.exact.local_search import Watch
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
@@ -147,7 +148,8 @@ def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
         tight,
         improver.evaluator.base,
         SearchSettings(limit_s=20.0, seed=1, workers=1),
-        bounds=Bounds(lower_us=best_us * (1 - ROUNDING), upper_us=2 * best_us),
+        upper_us=2 * best_us,
+        watch=Watch(bound_us=best_us * (1 - ROUNDING)),
     )
     assert found.candidate.time_us == pytest.approx(best_us)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.exact.local_search import SearchEnd, improve_locally
+from planner.exact.local_search import Watch, improve_locally
 from planner.exact.neighbourhoods import Neighbourhood, Neighbourhoods
 from planner.exact.policy import ExactPolicy
 from planner.plan.problem import ActionKind, Problem
 from planner.plan.stages import MemoryProfile, base_plan, stage_schedule
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, decisions_for, problems
@@ -23,7 +23,7 @@ from tests.graphs import at_capacity, base_actions, decisions_for, problems
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=14))
 def test_never_slower_and_never_unfit(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     before = simulate(problem, actions)
     tight = at_capacity(problem, before.peak_bytes)
     found, _ = improve_locally(tight, actions, SearchSettings(limit_s=0.2, seed=1))
@@ -35,17 +35,17 @@ def test_never_slower_and_never_unfit(data, problem):
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=10))
 def test_what_does_not_fit_is_made_to_fit(data, problem):
-    known = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    known = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, known).peak_bytes)
     start = base_actions(tight)
-    found, stats = improve_locally(
+    found, rounds = improve_locally(
         tight,
         start,
         SearchSettings(limit_s=1.0),
-        until=SearchEnd(bound_us=simulate(tight, known).time_us),
+        watch=Watch(bound_us=simulate(tight, known).time_us),
     )
     assert simulate(tight, found).peak_bytes <= tight.capacity_bytes
-    assert stats.rounds > 0 or found == start
+    assert rounds > 0 or found == start
 
 
 @pytest.mark.parametrize("what", ["allow_recompute", "swaps"])
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_made_to_fit(data, problem):
 def test_what_is_forbidden_is_not_used(what, data, problem):
     swaps = what == "swaps"
     problem = problem.without_swaps() if swaps else replace(problem, allow_recompute=False)
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     tight = at_capacity(problem, simulate(problem, actions).peak_bytes)
     found, _ = improve_locally(tight, actions, SearchSettings(limit_s=0.2))
     if swaps:
@@ -76,8 +76,8 @@ def test_one_worker_finds_the_same_for_the_same_seed():
     long = SearchSettings(limit_s=60)
     for _ in range(2):
         rounds[0] = 0
-        until = SearchEnd(asked=stop)
-        plans.append(improve_locally(problem, base_actions(problem), long, until=until)[0])
+        watch = Watch(stop=stop)
+        plans.append(improve_locally(problem, base_actions(problem), long, watch=watch)[0])
     assert plans[0] == plans[1]
 
 
@@ -87,7 +87,7 @@ def test_two_workers_fit_a_layered_graph():
         problem,
         base_actions(problem),
         SearchSettings(limit_s=30, workers=2),
-        until=SearchEnd(bound_us=1e12),
+        watch=Watch(bound_us=1e12),
     )
     assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
 
@@ -105,8 +105,8 @@ def test_numbers_far_from_the_default_break_nothing(policy):
     problem = layered(30, seed=3)
     start = base_actions(problem)
     settings = SearchSettings(limit_s=0.5, seed=1)
-    found, stats = improve_locally(problem, start, settings, policy=policy)
-    assert stats.rounds > 0
+    found, rounds = improve_locally(problem, start, settings, policy=policy)
+    assert rounds > 0
     before = simulate(problem, start).peak_bytes
     assert simulate(problem, found).peak_bytes <= before
 
@@ -131,7 +131,7 @@ def test_a_part_is_no_larger_than_the_policy_says(monkeypatch):
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=14), kind=st.sampled_from(list(Neighbourhood)))
 def test_neighbourhoods_free_what_may_be_freed(data, problem, kind):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     peak = MemoryProfile(problem, base_plan()).peak_bytes
     tight = at_capacity(problem, max(1, int(0.7 * peak)))
     held = MemoryProfile(tight, stage_schedule(tight, actions))

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
+from planner.exact.local_search import new_solver
 from planner.exact.part import PartModel
-from planner.exact.solving import new_solver
 from planner.plan.problem import Problem
 from planner.plan.stages import (
     MemoryProfile,
@@ -25,7 +25,7 @@ from planner.plan.stages import (
     runs_of,
     stage_schedule,
 )
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, decisions_for, problems
 
@@ -112,7 +112,7 @@ def test_as_good_as_the_best_of_all_plans(swaps, latest_only, data):
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=10))
 def test_fixed_to_its_hint_the_model_gives_the_plan_back(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     peak = simulate(problem, actions).peak_bytes
     tight = at_capacity(
         problem, max(peak, MemoryProfile(problem, stage_schedule(problem, actions)).peak_bytes)
@@ -132,7 +132,7 @@ def test_fixed_to_its_hint_the_model_gives_the_plan_back(data, problem):
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=10))
 def test_what_is_not_free_stays(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     plan = stage_schedule(problem, actions)
     held = MemoryProfile(problem, plan)
     tight = at_capacity(problem, held.peak_bytes)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.exact.engine import Watch, solve_exact
+from planner.exact.engine import solve_exact
+from planner.exact.local_search import Watch
 from planner.exact.passes import parted
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
 from planner.plan.stages import actions_of, stage_schedule
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import candidate_of, simulate
 from tests.graphs import at_capacity, decisions_for, problems
@@ -41,7 +42,7 @@ def two_large() -> Problem:
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), problem=problems(max_ops=14))
 def test_a_parted_plan_holds_what_it_held(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     before = simulate(problem, actions)
     found = parted(problem, actions)
     after = simulate(found.problem, found.actions)

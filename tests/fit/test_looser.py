@@ -13,7 +13,7 @@ from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.lower.rewrite import Rewritten, rewrite
 from planner.pipeline.prepare.graphs import analysed_graph
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from tests.fit.test_replay import in_use
 from tests.graphs import decisions_for, formulation_of, graph_of, onnx_graphs
 from tests.runtime.support import fits
@@ -29,7 +29,7 @@ def lowered(proto, data: st.DataObject) -> tuple[Rewritten, TrainingGraph]:
     """Any plan of a model, and the graph of what comes of it."""
     model, graph = graph_of(proto)
     form = formulation_of(graph)
-    actions = Decoder(form.problem).schedule(data.draw(decisions_for(form.problem)))
+    actions = Evaluator(form.problem).schedule(data.draw(decisions_for(form.problem)))
     rewritten = rewrite(model, graph, form, actions)
     return rewritten, analysed_graph(rewritten.model, {})
 

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.fit.demands import Demands, demands_of, demands_of_plan
-from planner.fit.replay import ReplayLimits, most_in_use, room
-from planner.fit.search import fit, least_arena, need_of
+from planner.fit.search import ReplayLimits, fit, least_arena, most_in_use, need_of, room
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.schedule import default_order
 from planner.runtime.memory.arena import RECOMMENDED, simulate

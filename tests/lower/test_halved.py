@@ -27,7 +27,7 @@ from planner.onnxio.load import load_model, value_types
 from planner.pipeline.prepare.graphs import analysed_graph, typed_graph
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import simulate
 from tests.graphs import (
     LEVELS,
@@ -134,7 +134,7 @@ def test_any_choice_and_any_plan_run_as_planned(seed, kind, data, tmp_path_facto
     names = data.draw(st.sets(st.sampled_from(every))) if every else set()
     made, _, after = in_half(proto, path, kind, sorted(names))
     form = formulation_of(after)
-    actions = Decoder(form.problem).schedule(data.draw(decisions_for(form.problem)))
+    actions = Evaluator(form.problem).schedule(data.draw(decisions_for(form.problem)))
     rewritten = pin_against_fusion(
         lambda pinned: rewrite(made.model, after, form, actions, pinned=pinned),
         load_model(path),

@@ -26,7 +26,7 @@ from planner.plan.decisions import Decisions
 from planner.plan.problem import Problem
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from tests.graphs import (
     decisions_for,
     feeds_for,
@@ -87,7 +87,7 @@ def lowered(
     model = normalize(loaded)
     graph = analysed_graph(model, {})
     form = formulation_of(graph)
-    actions = Decoder(form.problem).schedule(decide(form.problem))
+    actions = Evaluator(form.problem).schedule(decide(form.problem))
     return pin_against_fusion(
         lambda pinned: rewrite(model, graph, form, actions, pinned=pinned), loaded, enabled=True
     )

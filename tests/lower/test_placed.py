@@ -26,7 +26,7 @@ from planner.plan.problem import Problem
 from planner.runtime.device.borders import with_borders
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.targets.cuda import CUDA
 from planner.targets.webgpu import WEBGPU
 from tests.graphs import LEVELS, decisions_for, feeds_for, formulation_of, onnx_graphs, run_on_ort
@@ -52,7 +52,7 @@ def lowered(
     placement = Placement(on_cpu=frozenset(here), inplace=WEBGPU.inplace)
     graph = analysed_graph(model, {}, placement=placement)
     form = formulation_of(graph)
-    actions = Decoder(form.problem).schedule(decide(form.problem))
+    actions = Evaluator(form.problem).schedule(decide(form.problem))
 
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(model, graph, form, actions, pinned=pinned, sessions=Sessions(target=WEBGPU))
@@ -152,7 +152,7 @@ def test_a_half_copy_is_anchored_where_cuda_has_no_kernel(tmp_path: Path) -> Non
     placement = Placement(on_cpu=frozenset())
     before = analysed_graph(model, {}, placement=placement)
     form = formulation_of(before)
-    actions = Decoder(form.problem).schedule(swap_a(form.problem))
+    actions = Evaluator(form.problem).schedule(swap_a(form.problem))
     rewritten = rewrite(model, before, form, actions, sessions=Sessions(target=CUDA))
     graph = analysed_graph(rewritten.model, {}, placement=Placement(on_cpu=rewritten.on_cpu))
     maker = {t: op for op in graph.operations for t in op.outputs}

@@ -31,7 +31,7 @@ from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.loads import begun_early
 from planner.simulate.simulate import simulate
 from planner.simulate.waits import with_waits
@@ -77,7 +77,7 @@ def lowered(
     beside: bool = False,
 ) -> tuple[Rewritten, int]:
     """The rewritten model of a plan, and the peak that the simulator has for it."""
-    actions = Decoder(form.problem).schedule(decisions)
+    actions = Evaluator(form.problem).schedule(decisions)
     if beside:
         slots = (has_slot(graph.tensors[t]) for t in form.tensors)
         tensors = zip(form.problem.tensors, slots, strict=True)

@@ -25,7 +25,7 @@ from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import simulate
 from tests.graphs import (
     LEVELS,
@@ -61,7 +61,7 @@ def _settled(
     model = normalize(loaded)
     graph = analysed_graph(model, {})
     form = formulation_of(graph)
-    actions = Decoder(form.problem).schedule(decide(form.problem))
+    actions = Evaluator(form.problem).schedule(decide(form.problem))
 
     def lower(pinned: frozenset[str]):
         return rewrite(model, graph, form, actions, pinned=pinned, sessions=Sessions(order=order))
@@ -197,7 +197,7 @@ def test_a_training_batch_norm_runs_twice_without_touching_its_statistics(tmp_pa
     model, graph = graph_of(proto)
     form = formulation_of(graph)
     y = next(i for i, t in enumerate(form.problem.tensors) if t.name == "y")
-    actions = Decoder(form.problem).schedule(Decisions(gaps={(y, 1): Choice.DROP}))
+    actions = Evaluator(form.problem).schedule(Decisions(gaps={(y, 1): Choice.DROP}))
     assert sum(a.target == 1 for a in actions) == 2
     path = tmp_path / "rewritten.onnx"
     ir.save(rewrite(model, graph, form, actions).model, path)
@@ -236,7 +236,7 @@ def test_a_copy_of_a_quantize_has_no_barrier_that_would_be_quantized(tmp_path: P
     model, graph = graph_of(proto)
     form = formulation_of(graph)
     q = next(i for i, t in enumerate(form.problem.tensors) if t.name == "q")
-    actions = Decoder(form.problem).schedule(Decisions(gaps={(q, 1): Choice.DROP}))
+    actions = Evaluator(form.problem).schedule(Decisions(gaps={(q, 1): Choice.DROP}))
     rewritten = rewrite(model, graph, form, actions)
     path = tmp_path / "rewritten.onnx"
     ir.save(rewritten.model, path)

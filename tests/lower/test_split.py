@@ -25,7 +25,7 @@ from planner.pipeline.prepare.graphs import analysed_graph, typed_graph
 from planner.plan.planfile import RegionSeed
 from planner.runtime.optimizers.fusion_pins import pin_against_fusion
 from planner.runtime.optimizers.normalize import normalize
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import simulate
 from tests.graphs import check_runs_as_planned, decisions_for, feeds_for, onnx_graphs, run_on_ort
 
@@ -256,7 +256,7 @@ def test_any_plan_of_chunks_runs_as_planned(data, tmp_path_factory):
     ids = {op.name: op.id for op in after.operations}
     order = [OpId(ids[name]) for name in made.order]
     form = formulate(after, order, as_costs(after))
-    actions = Decoder(form.problem).schedule(data.draw(decisions_for(form.problem)))
+    actions = Evaluator(form.problem).schedule(data.draw(decisions_for(form.problem)))
 
     def lower(pinned: frozenset[str]):
         return rewrite(made.model, after, form, actions, pinned=pinned)

@@ -28,7 +28,7 @@ from planner.plan.problem import Problem
 from planner.request import Request
 from planner.runtime.optimizers import shapes
 from planner.runtime.optimizers.shapes import unsized_values
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.waits import with_waits
 from planner.targets import HOST
 from planner.targets.cuda import CUDA
@@ -79,7 +79,7 @@ def test_types_are_those_of_inference_on_random_graphs(tmp_path: Path) -> None:
                 prepared = resided(prepared, {name for name in movable if rng.random() < 0.5})
             form = formulation_of(prepared.graph)
             decisions = decide(form.problem, rng)
-            actions = Decoder(form.problem).schedule(decisions)
+            actions = Evaluator(form.problem).schedule(decisions)
             if seed % 3 == 0:
                 form = with_paging(form, prepared.graph)
                 actions = with_waits(_overlapped(prepared, form), actions, form.paging)
@@ -132,7 +132,7 @@ def rewritten_with_sizes(tmp_path: Path, *, drop: str) -> tuple[Prepared, Rewrit
     names = [t.name for t in form.problem.tensors]
     tensor = names.index(drop)
     gaps = {(tensor, gap): Choice.DROP for gap in range(1, len(form.problem.tensors[tensor].uses))}
-    actions = Decoder(form.problem).schedule(Decisions(gaps=gaps))
+    actions = Evaluator(form.problem).schedule(Decisions(gaps=gaps))
     return prepared, lowered_as(lambda made: made, prepared, form, actions, order_target="default")
 
 
@@ -174,7 +174,7 @@ def test_types_of_anchors(target, dtype, operators) -> None:
     placement = Placement(on_cpu=frozenset()) if target.own_memory else None
     graph = analysed_graph(model, {}, placement=placement)
     form = formulation_of(graph)
-    actions = Decoder(form.problem).schedule(swap_a(form.problem))
+    actions = Evaluator(form.problem).schedule(swap_a(form.problem))
     pinned = frozenset({"a", "b", "c", "d"})
     rewritten = rewrite(
         model, graph, form, actions, pinned=pinned, sessions=Sessions(target=target)

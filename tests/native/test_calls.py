@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from planner.fit.demands import READ, RETURN, SCRATCH, TAKE, Demands
-from planner.fit.replay import ReplayLimits, climb, room
+from planner.fit.search import ReplayLimits, climb, room
 from planner.native.building import SOURCES
 from planner.native.calls import function, words
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.search.fast import arrays
 from planner.search.fast.arrays import arrays_of, plan_of, steps_for
 from planner.search.fast.core import OVERFLOW, Heat
@@ -122,7 +122,7 @@ def test_numbers_stand_for_the_same_on_both_sides():
     assert (arrays.KEEP, arrays.DROP, arrays.SWAP) == (0, 1, 2)
     assert order["Event"] == ["kTake", "kScratch", "kReturn", "kRead"]
     assert (TAKE, SCRATCH, RETURN, READ) == (0, 1, 2, 3)
-    assert order["Kind"] == ["kRun", "kOut", "kIn"]  # as in planner.search.decode
+    assert order["Kind"] == ["kRun", "kOut", "kIn"]  # as in planner.search.evaluate
     assert f"kOverflow = {OVERFLOW};" in text
 
 
@@ -155,7 +155,7 @@ def test_annealing_gives_the_same_with_the_same_seed_and_lets_other_threads_run(
     begun, found = threading.Event(), []
 
     def anneal() -> None:
-        core = Decoder(problem).core
+        core = Evaluator(problem).core
         gaps = np.arange(core.arrays.gap_tensor.size)
         plan = plan_of(core.arrays, Decisions(gaps={(t, 1): Choice.DROP for t in range(0, 150, 2)}))
         core.schedule(plan)

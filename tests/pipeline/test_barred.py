@@ -17,7 +17,7 @@ from planner.pipeline.answer.explain import explain
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.record.assemble import read_plan
 from planner.pipeline.record.barring import barred_in, with_barred
-from planner.pipeline.record.closed import recompute_closed, swap_closed
+from planner.pipeline.record.decisions import recompute_closed, swap_closed
 from planner.pipeline.solve import planning
 from planner.plan.planfile import Barred
 from planner.plan.problem import Problem

@@ -16,9 +16,8 @@ from planner.cli.main import main
 from planner.errors import ModelError, UsageError
 from planner.onnxio.kinds import GRANULARITY_BYTES
 from planner.pipeline.answer.explain import explain
-from planner.pipeline.prepare.copies import BESIDE, choose_copies
 from planner.pipeline.prepare.prepared import prepare
-from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.prepare.settings import BESIDE, Settings, choose_copies, settings_of
 from planner.pipeline.record.assemble import plan_to_json, read_plan, schedule_of
 from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.plan.problem import ActionKind

@@ -18,7 +18,7 @@ from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.record.assemble import INTERRUPTED
-from planner.pipeline.solve.loosening import loosened
+from planner.pipeline.solve.fitting import loosened
 from planner.pipeline.solve.orders import base_orders, with_pins
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import Means, make_plan

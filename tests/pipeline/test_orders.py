@@ -30,7 +30,7 @@ def test_a_problem_in_another_order_is_what_is_formulated_in_it(barred: bool) ->
         reserve_bytes=100,
         swap_out_bytes_per_s=1e9,
         swap_in_bytes_per_s=2e9,
-        allow_recompute=False,
+        recompute=False,
     )
     orders = base_orders(prepared, time_limit_s=60)
     if barred:  # another graph has other problems
@@ -43,7 +43,7 @@ def test_a_problem_in_another_order_is_what_is_formulated_in_it(barred: bool) ->
     for base in orders:
         found = formulate_in(prepared, base.order, settings, 1 << 20)
         form = formulate(
-            prepared.graph, base.order, prepared.costs, granularity=unit, allowed=settings.allowed
+            prepared.graph, base.order, prepared.costs, granularity=unit, allowed=settings
         )
         fixed_bytes = form.problem.fixed_bytes + 100
         limited = replace(form.problem, fixed_bytes=fixed_bytes, capacity_bytes=1 << 20)

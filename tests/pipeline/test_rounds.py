@@ -27,7 +27,7 @@ from planner.portfolio import race
 from planner.portfolio.solve import solved_of
 from planner.request import Costs, Limits, Request
 from planner.search.engine import run_engine
-from planner.search.engines.tight import EverythingSwapped
+from planner.search.engines.simple import EverythingSwapped
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import after
 from planner.units import format_bytes

@@ -20,7 +20,6 @@ from planner.plan.problem import ActionKind, Problem
 from planner.plan.solved import Solved
 from planner.portfolio.min_peak import min_peak_of
 from planner.request import Costs, Request
-from planner.search.decode import Decoder
 from planner.search.evaluate import Evaluator
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import candidate_of, simulate
@@ -44,7 +43,7 @@ def found_in(problem: Problem, limit_s: float) -> Solved:
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_a_serial_plan_is_taken_over_and_takes_no_longer(data: st.DataObject, problem: Problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     peak = simulate(problem, actions).peak_bytes
     problem = at_capacity(problem, peak + data.draw(st.integers(0, 20)))
     serial = candidate_of(problem, actions)

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from planner import api
-from planner.pipeline.answer import original_ahead
+from planner.pipeline.answer import optimizing
 from planner.results import OptimizeResult
 from planner.runtime import profiled
 from planner.runtime.judge.cap import both as cap_both
@@ -98,7 +98,7 @@ def test_a_large_graph_is_optimized_once_for_the_plan_and_for_the_verification(
 ) -> None:
     plain = optimized(ZOO / "mlp_adamw.onnx", tmp_path, seed=1)
     seen.sessions.clear()
-    for module in (profiled, original_ahead):
+    for module in (profiled, optimizing):
         monkeypatch.setattr(module, "MANY_NODES", 1)
     monkeypatch.setattr(profiled.os, "cpu_count", lambda: 2)
     result = optimized(ZOO / "mlp_adamw.onnx", tmp_path, seed=1, force=True)
@@ -126,7 +126,7 @@ def test_a_large_graph_is_optimized_once_for_the_plan_and_for_its_comparison(
     assert len(compared) == 1 and "the same bits as in a session of the file" in compared[0]
     in_memory = seen.levels("in memory")
     seen.sessions.clear()
-    monkeypatch.setattr(original_ahead, "MANY_NODES", 1)
+    monkeypatch.setattr(optimizing, "MANY_NODES", 1)
     again = planned()
     assert [text for text in again.plan.assumptions if "compared" in text] == compared
     assert seen.levels("mlp_adamw.onnx") == [ALL]

@@ -12,7 +12,7 @@ from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve import planning
 from planner.request import Costs, Request
-from planner.search.patience import Patience
+from planner.search.stop import Patience
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
 

@@ -16,7 +16,7 @@ from planner.plan.stages import (
     runs_of,
     stage_schedule,
 )
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import InvalidScheduleError, simulate
 from tests.graphs import base_actions, decisions_for, problems
 
@@ -24,7 +24,7 @@ from tests.graphs import base_actions, decisions_for, problems
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_bytes_and_time_are_the_simulators(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     plan = stage_schedule(problem, actions)
     again = actions_of(problem, plan)
     assert stage_schedule(problem, again) == plan
@@ -57,7 +57,7 @@ def is_valid(problem: Problem, actions: list[Action]) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_first_runs_out_of_base_order_are_put_there(data, problem):
-    actions = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    actions = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     for place in data.draw(st.lists(st.integers(0, max(0, len(actions) - 2)), max_size=60)):
         swapped = [*actions]
         swapped[place : place + 2] = reversed(swapped[place : place + 2])
@@ -71,7 +71,7 @@ def test_first_runs_out_of_base_order_are_put_there(data, problem):
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_later_runs_hold_no_more_and_take_as_long(data, problem):
-    plan = stage_schedule(problem, Decoder(problem).schedule(data.draw(decisions_for(problem))))
+    plan = stage_schedule(problem, Evaluator(problem).schedule(data.draw(decisions_for(problem))))
     later = latest(problem, plan)
     assert MemoryProfile(problem, later).peak_bytes <= MemoryProfile(problem, plan).peak_bytes
     assert added_us(problem, later) == added_us(problem, plan)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner import clock
 from planner.bound.instants import min_peak_bound
-from planner.order.min_peak import min_peak_order
+from planner.order.lists import min_peak_order
 from planner.order.reorder import peak_of, reorder
 from planner.plan.candidate import Candidate
 from planner.plan.problem import PlanOp, PlanTensor, Problem
@@ -24,7 +24,7 @@ from planner.portfolio.min_peak import (
     min_peak,
     min_peak_of,
 )
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, between, problems
@@ -194,7 +194,7 @@ def test_where_everything_may_be_swapped_the_bound_is_met(problem, overlap):
     problem = replace(with_swaps(problem), tensors=tensors, overlap=overlap)
     found, bound = min_peak(problem, time_limit_s=5.0)
     assert found.peak_bytes == bound == min_peak_bound(problem)[0]
-    swapped = simulate(problem, Decoder(problem).schedule(everything_swapped(problem)))
+    swapped = simulate(problem, Evaluator(problem).schedule(everything_swapped(problem)))
     assert swapped.peak_bytes == bound
 
 

@@ -19,11 +19,10 @@ from planner.order.reorder import peak_of, reorder
 from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.plan.solved import Solved
 from planner.portfolio import race as race_module
-from planner.portfolio.orders import solve_orders
-from planner.portfolio.policies import RacePolicy
+from planner.portfolio.frontier import solve_orders
 from planner.portfolio.race import Entrant, Runner, race, rough_plan
 from planner.portfolio.solve import solve
-from planner.portfolio.table import POLICY, Policy
+from planner.portfolio.table import POLICY, Policy, RacePolicy
 from planner.processes.workers import Beside, beside
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate

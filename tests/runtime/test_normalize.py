@@ -16,7 +16,7 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 from planner.onnxio.load import load_model
-from planner.pipeline.answer import original_ahead
+from planner.pipeline.answer import optimizing
 from planner.pipeline.prepare.prepared import prepare
 from planner.request import Request
 from planner.runtime.optimizers.normalize import (
@@ -132,7 +132,7 @@ def test_a_large_model_is_prepared_ahead_as_others_are(
     onnx.save(made, source)
     asked = Request(model=source)
     asked = replace(asked, costs=replace(asked.costs, calibrate="never"))
-    monkeypatch.setattr(original_ahead, "MANY_NODES", 0)
+    monkeypatch.setattr(optimizing, "MANY_NODES", 0)
     calls: list[Path] = []
     whole = prepare(asked)
     monkeypatch.setattr(
@@ -140,7 +140,7 @@ def test_a_large_model_is_prepared_ahead_as_others_are(
         lambda loaded, path: calls.append(path) or normalize_ahead(loaded, path),
     )
     with ExitStack() as stack:
-        guessed = prepare(asked, on_loaded=original_ahead.OriginalAhead(asked, stack).begin)
+        guessed = prepare(asked, on_loaded=optimizing.OriginalAhead(asked, stack).begin)
     assert len(calls) == 1
     assert guessed.graph == whole.graph
     assert guessed.baseline.graph == whole.baseline.graph

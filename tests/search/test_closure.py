@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.plan.problem import PlanOp, PlanTensor, Problem
-from planner.search.closure import MAX_CLOSURE, Stays, closure
+from planner.search.repair import MAX_CLOSURE, Stays, closure
 from tests.graphs import problems
 
 ACTIONS = 12

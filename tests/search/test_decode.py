@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import simulate
 from tests.graphs import base_actions, decisions_for, problems
 
@@ -19,14 +19,14 @@ RUN, OUT, IN = ActionKind.RUN, ActionKind.SWAP_OUT, ActionKind.SWAP_IN
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_any_decisions_give_a_valid_schedule(data, problem):
-    plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    plan = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     simulate(problem, plan)  # raises where it is not
 
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_first_runs_come_in_base_order(data, problem):
-    plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    plan = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     firsts = list(dict.fromkeys(a.target for a in plan if a.kind is RUN))
     assert firsts == list(range(len(problem.ops)))
 
@@ -34,14 +34,14 @@ def test_first_runs_come_in_base_order(data, problem):
 @settings(max_examples=50, deadline=None)
 @given(problem=problems())
 def test_keeping_everything_is_the_base_order(problem):
-    assert Decoder(problem).schedule(Decisions()) == base_actions(problem)
+    assert Evaluator(problem).schedule(Decisions()) == base_actions(problem)
 
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_a_tensor_is_copied_out_at_most_once_and_only_where_swapped(data, problem):
     decisions = data.draw(decisions_for(problem))
-    plan = Decoder(problem).schedule(decisions)
+    plan = Evaluator(problem).schedule(decisions)
     out = Counter(a.target for a in plan if a.kind is OUT)
     swapped = {
         t
@@ -56,7 +56,7 @@ def test_a_tensor_is_copied_out_at_most_once_and_only_where_swapped(data, proble
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_operations_that_may_not_run_twice_run_once(data, problem):
-    plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    plan = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     runs = Counter(a.target for a in plan if a.kind is RUN)
     assert all(runs[i] == 1 for i, op in enumerate(problem.ops) if not op.recomputable)
 
@@ -80,7 +80,7 @@ def chain_over_a_fixed_op() -> Problem:
 
 def test_what_a_recompute_reads_and_cannot_be_made_again_is_kept():
     problem = chain_over_a_fixed_op()
-    plan = Decoder(problem).schedule(Decisions(gaps={(1, 1): Choice.DROP}))
+    plan = Evaluator(problem).schedule(Decisions(gaps={(1, 1): Choice.DROP}))
     assert [a.target for a in plan] == [0, 1, 2, 1, 3]
     # a waits for the second run of f: it is live to that run, and no longer
     assert simulate(problem, plan).live_bytes.tolist() == [4, 12, 20, 20, 24]
@@ -88,5 +88,5 @@ def test_what_a_recompute_reads_and_cannot_be_made_again_is_kept():
 
 def test_dropping_runs_the_producer_again_just_before_the_reader():
     problem = chain_over_a_fixed_op()
-    plan = Decoder(problem).schedule(Decisions(gaps={(1, 1): Choice.DROP}, extended={0}))
+    plan = Evaluator(problem).schedule(Decisions(gaps={(1, 1): Choice.DROP}, extended={0}))
     assert [a.target for a in plan] == [0, 1, 2, 1, 3]

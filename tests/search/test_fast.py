@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import ActionKind, OpIndex, PlanOp, PlanTensor, Problem, TensorIndex
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.search.fast.arrays import arrays_of, decisions_of, plan_of
 from planner.search.fast.core import OVERFLOW, Core
 from planner.simulate.simulate import simulate
@@ -21,22 +21,22 @@ from tests.graphs import at_capacity, decisions_for, problems
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_live_bytes_and_time_agree(data, problem):
-    decoder = Decoder(problem)
+    decoder = Evaluator(problem)
     steps = decoder.schedule(data.draw(decisions_for(problem)))
-    peak, time_us, copies = decoder.core.replay(len(steps))
+    replay = decoder.core.replay(len(steps))
     judged = simulate(problem, steps)
     assert decoder.core.steps.live[: len(steps)].tolist() == judged.live_bytes.tolist()
-    assert (peak, copies) == (judged.peak_bytes, len(judged.copies))
-    assert time_us == pytest.approx(judged.time_us)
+    assert (replay.peak_bytes, replay.copies) == (judged.peak_bytes, len(judged.copies))
+    assert replay.time_us == pytest.approx(judged.time_us)
 
 
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_times_beside_the_operations_agree(data, problem):
     decisions = data.draw(decisions_for(problem))
-    peak = simulate(problem, Decoder(problem).schedule(decisions)).peak_bytes
+    peak = simulate(problem, Evaluator(problem).schedule(decisions)).peak_bytes
     problem = replace(at_capacity(problem, peak + data.draw(st.integers(0, 20))), overlap=True)
-    decoder = Decoder(problem)
+    decoder = Evaluator(problem)
     core = decoder.core
     count = core.schedule(plan_of(core.arrays, decisions))
     just_in_time = core.replay(count, overlap=True).time_us
@@ -44,7 +44,8 @@ def test_times_beside_the_operations_agree(data, problem):
     assert judged.timeline is not None
     assert core.steps.start[:count].tolist() == pytest.approx(judged.timeline.start_us)
     assert just_in_time == pytest.approx(judged.time_us)
-    peak, time_us, _ = core.place_and_time(count, data.draw(st.integers(2, 3)))
+    replay = core.place_and_time(count, data.draw(st.integers(2, 3)))
+    peak, time_us = replay.peak_bytes, replay.time_us
     placed = decoder.actions(count)
     judged = simulate(problem, placed)
     assert (peak, time_us) == (judged.peak_bytes, pytest.approx(judged.time_us))
@@ -58,7 +59,7 @@ def test_times_beside_the_operations_agree(data, problem):
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_decisions_survive_the_arrays(data, problem):
-    decoder = Decoder(problem)
+    decoder = Evaluator(problem)
     decisions = data.draw(decisions_for(problem))
     plan = plan_of(decoder.core.arrays, decisions)
     again = plan_of(decoder.core.arrays, decisions_of(decoder.core.arrays, plan))
@@ -73,7 +74,7 @@ def test_a_tensor_brought_back_early_is_there_from_then_on(data, problem):
     for (t, g), _ in decisions.gaps.items():
         events = (problem.tensors[t].producer, *problem.tensors[t].uses)
         early[t, g] = data.draw(st.integers(events[g] + 1, events[g + 1]))
-    simulate(problem, Decoder(problem).schedule(replace(decisions, early=early)))
+    simulate(problem, Evaluator(problem).schedule(replace(decisions, early=early)))
 
 
 def fan(width: int) -> Problem:
@@ -120,8 +121,8 @@ def test_copies_before_one_operation_never_leave_the_steps(room: int):
 def test_a_plan_of_thousands_of_copies_is_carried_out():
     problem = fan(6000)
     decisions = Decisions(gaps={(t, 0): Choice.SWAP for t in range(6000)})
-    decoder = Decoder(problem)
+    decoder = Evaluator(problem)
     steps = decoder.schedule(decisions)
     assert simulate(problem, steps).swap_in_bytes == 8 * 6000
-    peak, _, copies = decoder.core.replay(len(steps))
-    assert (peak, copies) == (8 * 6000, 12_000)
+    replay = decoder.core.replay(len(steps))
+    assert (replay.peak_bytes, replay.copies) == (8 * 6000, 12_000)

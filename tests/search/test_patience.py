@@ -12,9 +12,8 @@ from planner.portfolio.race import Entrant, race
 from planner.portfolio.solve import solve
 from planner.search.engine import run_engine
 from planner.search.engines.simple import Greedy
-from planner.search.patience import NotWorthTheWait, Patience
 from planner.search.state import SearchSettings, new_state
-from planner.search.stop import NEVER
+from planner.search.stop import NEVER, NotWorthTheWait, Patience
 from planner.simulate.simulate import simulate
 from tests.graphs import between, problems
 

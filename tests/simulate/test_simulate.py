@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import InvalidScheduleError, simulate
 from tests.graphs import base_actions, decisions_for, problems
 
@@ -223,7 +223,7 @@ def live_by_scanning(problem: Problem, plan: list[Action]) -> list[int]:
 @settings(max_examples=75, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_live_bytes_equal_those_of_a_scan(data, problem):
-    plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    plan = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     replay = simulate(problem, plan)
     assert replay.live_bytes.tolist() == live_by_scanning(problem, plan)
 
@@ -231,7 +231,7 @@ def test_live_bytes_equal_those_of_a_scan(data, problem):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_times_and_copied_bytes_are_sums_over_the_actions(data, problem):
-    plan = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    plan = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     replay = simulate(problem, plan)
     runs = [problem.ops[a.target] for a in plan if a.kind is RUN]
     outs = [problem.tensors[a.target] for a in plan if a.kind is OUT]

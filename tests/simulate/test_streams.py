@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.plan.candidate import Replay
 from planner.plan.problem import Action, ActionKind, PlanOp, PlanTensor, Problem
-from planner.plan.replay import Replay
-from planner.search.decode import Decoder
+from planner.search.evaluate import Evaluator
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, base_actions, decisions_for, problems
 from tests.simulate.test_simulate import makes_of, reads_of
@@ -143,7 +143,7 @@ def usage(problem: Problem, steps: list[Action], replay: Replay) -> list[tuple[f
 @given(data=st.data(), problem=problems())
 def test_memory_in_use_never_exceeds_the_capacity_nor_an_engine_its_order(data, problem):
     problem = replace(problem, overlap=True)
-    steps = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    steps = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     steps = _earlier(data, steps)
     peak = simulate(problem, steps).peak_bytes
     tight = at_capacity(problem, peak + data.draw(st.integers(0, 5)))
@@ -166,7 +166,7 @@ def test_memory_in_use_never_exceeds_the_capacity_nor_an_engine_its_order(data, 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), problem=problems())
 def test_overlap_is_never_slower_than_one_stream_nor_faster_than_an_engine(data, problem):
-    steps = Decoder(problem).schedule(data.draw(decisions_for(problem)))
+    steps = Evaluator(problem).schedule(data.draw(decisions_for(problem)))
     serial = simulate(problem, steps)
     tight = at_capacity(problem, serial.peak_bytes)
     beside = simulate(replace(tight, overlap=True), steps)

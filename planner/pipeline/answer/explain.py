@@ -10,6 +10,7 @@ from pathlib import Path
 from planner.errors import UsageError
 from planner.files.reading import closest
 from planner.formulate import with_free_paging
+from planner.graph.liveness import LiveTimeline
 from planner.graph.model import Tensor, TensorId, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
@@ -17,12 +18,12 @@ from planner.pipeline.prepare.settings import settings_as_planned
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.record.assemble import read_plan
 from planner.pipeline.record.barring import with_barred
-from planner.pipeline.record.closed import Closed, recompute_closed, swap_closed
+from planner.pipeline.record.decisions import Closed, recompute_closed, swap_closed
 from planner.pipeline.record.rebuild import Rebuilt, prepared_for, rebuild
 from planner.pipeline.solve.orders import formulate_in
 from planner.pipeline.solve.read_back import read_back
 from planner.plan.planfile import Plan
-from planner.plan.problem import Action, ActionKind, Problem
+from planner.plan.problem import ActionKind, Problem
 from planner.report.document.explain import (
     Absence,
     BudgetCut,
@@ -34,8 +35,8 @@ from planner.report.document.explain import (
     Span,
     why,
 )
-from planner.search.closure import Stays, closure
 from planner.search.program.shadow_prices import ShadowPrices, shadow_prices
+from planner.search.repair import Stays, closure
 from planner.simulate.simulate import simulate
 
 _CLOSEST = 5
@@ -167,20 +168,18 @@ class _State:
 
     Attributes:
         copies, stays: by tensor, the half-open ranges of actions in which it is on the device.
+        graph, line: of the rewritten model.
         first: by base operation, its first action. node_step: by action, the step of its node.
     """
 
     rebuilt: Rebuilt
     problem: Problem
     priced: Problem  # with free copies where they may hide beside operations
-    actions: tuple[Action, ...]
-    copies: tuple[tuple[tuple[int, int], ...], ...]
+    copies: list[list[tuple[int, int]]]
     stays: Stays
     graph: TrainingGraph
-    order: tuple[int, ...]
-    spans: tuple[tuple[str, int, int], ...]
-    peak_step: int
-    first: tuple[int, ...]
+    line: LiveTimeline
+    first: dict[int, int]
     node_step: tuple[int, ...]
 
 
@@ -190,7 +189,6 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
     asked = settings_as_planned(plan, prepared)
     problem = formulate_in(prepared, form.ops, asked, plan.budget_bytes).problem
     back = read_back(prepared, rebuilt.rewritten, order_target=plan.order_target)
-    line = full_timeline(back.graph, back.order, prepared.target)
     step_of = {name: i for i, name in enumerate(back.rewritten.planned_order)}
     copies: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
     # on the problem that allows every swap of the file
@@ -205,14 +203,11 @@ def _state(prepared: Prepared, plan: Plan) -> _State:
         rebuilt=rebuilt,
         problem=problem,
         priced=with_free_paging(form, problem),
-        actions=rebuilt.actions,
-        copies=tuple(tuple(ranges) for ranges in copies),
+        copies=copies,
         stays=Stays(replay.copies),
         graph=back.graph,
-        order=tuple(back.order),
-        spans=tuple((back.graph.tensors[r.tensor].name, r.start, r.end) for r in line.ranges),
-        peak_step=line.peak_step,
-        first=tuple(first[op] for op in range(len(problem.ops))),
+        line=full_timeline(back.graph, back.order, prepared.target),
+        first=first,
         node_step=tuple(step_of[node] for node in rebuilt.rewritten.action_nodes),
     )
 
@@ -239,16 +234,15 @@ def _as_it_is(before: Presence[Span | None]) -> Presence[tuple[Span, ...]]:
 
 
 def _after(state: _State, buffer: Tensor) -> Presence[tuple[Span, ...]]:
-    steps = len(state.order)
+    line, steps = state.line, len(state.line.order)
     if buffer.is_persistent:
         return Presence(steps, (Span(buffer.name, 0, steps),), True)
-    like = state.rebuilt.rewritten.like
+    like, tensors = state.rebuilt.rewritten.like, state.graph.tensors
+    named = ((tensors[r.tensor].name, r) for r in line.ranges)
     spans = tuple(
-        Span(name, start, end)
-        for name, start, end in state.spans
-        if like.get(name, name) == buffer.name
+        Span(name, r.start, r.end) for name, r in named if like.get(name, name) == buffer.name
     )
-    return Presence(steps, spans, any(s.start <= state.peak_step < s.end for s in spans))
+    return Presence(steps, spans, any(s.start <= line.peak_step < s.end for s in spans))
 
 
 def _uses(
@@ -320,7 +314,7 @@ def _intervals(
 def _absence(state: _State, gone: int, birth: int, reasons: dict[int, str]) -> Absence:
     """Describe an absence: from the action that frees the tensor to the one that brings it back."""
     step = state.node_step[birth]
-    swapped = state.actions[birth].kind is ActionKind.SWAP_IN
+    swapped = state.rebuilt.actions[birth].kind is ActionKind.SWAP_IN
     return Absence(
         start=min(step, state.node_step[min(gone, len(state.node_step) - 1)]),
         end=step,

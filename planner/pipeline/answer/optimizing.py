@@ -6,33 +6,32 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from planner import clock
 from planner.disk import swapping_to
 from planner.errors import InfeasibleBudgetError, UsageError, VerificationError
 from planner.lower.rewrite import Rewritten
 from planner.native import library_path
+from planner.onnxio.load import LoadedModel
 from planner.onnxio.save import Together, written_together
 from planner.pipeline.answer.budgets.budget_preview import PreviewBeside
 from planner.pipeline.answer.budgets.slowdown import plan_within
-from planner.pipeline.answer.original_ahead import OriginalAhead
 from planner.pipeline.answer.policy import ANSWERING
 from planner.pipeline.answer.verifying import Rewrite, check_can_hold, run_both
 from planner.pipeline.levers.host.hosting import ways_of
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.levers.table import check_levers, levers_for, may_quicken
 from planner.pipeline.levers.whole_step import WholeStep
-from planner.pipeline.prepare.copies import choose_copies
 from planner.pipeline.prepare.limiting import limited
 from planner.pipeline.prepare.prepared import Prepared, Progress, prepare
-from planner.pipeline.prepare.settings import Settings, settings_of
+from planner.pipeline.prepare.settings import Settings, choose_copies, settings_of
 from planner.pipeline.record import assemble as plans
 from planner.pipeline.record.comparing import compared
 from planner.pipeline.record.files import Files, save_rewritten
 from planner.pipeline.record.modelviews import rewritten_view
 from planner.pipeline.record.rebuild import with_metadata
-from planner.pipeline.solve.loosening import loosened
+from planner.pipeline.solve.fitting import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import Means
 from planner.pipeline.solve.working_ahead import may_work_ahead
@@ -42,11 +41,12 @@ from planner.processes.importing import import_ahead
 from planner.processes.workers import Beside, beside
 from planner.request import Request
 from planner.results import ModelView, OptimizeResult
+from planner.runtime.optimizers.large_fills import large_fills
+from planner.runtime.optimizers.normalize import Written
+from planner.runtime.options import Opening, default_threads
+from planner.runtime.profiled import MANY_NODES, Profiled, may_copy
 from planner.targets import target_named
 from planner.units import format_both, format_percent, parse_slowdown
-
-if TYPE_CHECKING:
-    from planner.runtime.profiled import Profiled
 
 Context = Callable[[], AbstractContextManager[None]]
 """Factory of a context manager around the search, or around a timing."""
@@ -336,3 +336,35 @@ class OptimizeJob:
         with together.writing(report) as path:
             path.write_text(page, encoding="utf-8")
         return result
+
+
+class OriginalAhead:
+    """The session of the original that planning and its check share; it ends with `stack`.
+
+    It is created before planning starts, if it is worth it. It writes the graph that it runs, and
+    planning uses that graph: a large graph goes through ONNX Runtime's optimizers once instead of
+    twice. Verification measures with it after planning; without verification, its numbers are
+    compared with those of the graph (`compared`).
+    """
+
+    def __init__(self, request: Request, stack: ExitStack) -> None:
+        self._request, self._stack = request, stack
+        self.session: Profiled | None = None
+
+    def begin(self, loaded: LoadedModel) -> Written | None:
+        """Start to create the session if that takes long; return the graph that it writes.
+
+        It has verification's likely options. If verification needs others, it creates its own session.
+        """
+        request = self._request
+        nodes = list(loaded.model.graph.all_nodes())
+        if len(nodes) < MANY_NODES or not may_copy(loaded.model, loaded):
+            return None
+        if target_named(request.device).own_memory or not request.ort_optimize:
+            return None
+        if large_fills(loaded.model):
+            return None  # the session would write them, and planning would not use its graph
+        opening = Opening(threads=default_threads())
+        session = Profiled(loaded.path, opening, seed=request.seed, with_copy=True)
+        self.session = self._stack.enter_context(session)
+        return session.written

@@ -14,12 +14,11 @@ import numpy as np
 from planner.errors import ModelError, UsageError
 from planner.graph.liveness import timeline
 from planner.graph.schedule import default_order
-from planner.micro.batch import Batch, batch_of, check_runs
+from planner.micro.batch import Batch, batch_of, check_runs, part
 from planner.micro.draws import random_nodes
 from planner.micro.emit import emit, has_accumulators
 from planner.micro.flow import Flow, flow_of
 from planner.micro.kinds import MEAN, SUM, Kinds
-from planner.micro.parts import part
 from planner.micro.shares import kinds_by_rules
 from planner.micro.sink import values_to_add_up
 from planner.onnxio.load import LoadedModel, value_types

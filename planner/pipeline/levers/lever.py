@@ -8,11 +8,14 @@ table, and give its plan file a field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
 
 from planner.errors import InfeasibleBudgetError
+from planner.graph.liveness import timeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.pipeline.levers.policy import Shares
 from planner.pipeline.prepare.prepared import Prepared
@@ -178,3 +181,61 @@ class Lever:
     def bound_class(self, prepared: Prepared) -> str:
         """Describe the plans for which a bound holds; empty if the model is unchanged."""
         return ""
+
+
+class OverBudget:
+    """Steps in the model's order that exceed the room; only the step of the peak if none does.
+
+    Args:
+        room_bytes: None counts every step.
+
+    Attributes:
+        peak: a step of the peak.
+        step: each operation's step, by OpId.
+    """
+
+    def __init__(self, prepared: Prepared, room_bytes: int | None) -> None:
+        live = np.asarray(timeline(prepared.graph, prepared.order).live_bytes)
+        high = live > min(-1 if room_bytes is None else room_bytes, int(live.max()) - 1)
+        self._before = np.concatenate([[0], np.cumsum(high)])
+        self.peak = int(live.argmax())
+        self.step = {op: i for i, op in enumerate(prepared.order)}
+
+    def between(self, begin: int, end: int | None = None) -> int:
+        """Count these steps in a half-open range; None is the end of the last step."""
+        return int(self._before[-1 if end is None else end] - self._before[begin])
+
+
+_T = TypeVar("_T")
+
+
+def as_before(
+    graph: TrainingGraph,
+    before: TrainingGraph,
+    like_tensor: Mapping[str, str] | None = None,
+    like_node: Mapping[str, str] | None = None,
+) -> TrainingGraph:
+    """Return the graph with the categories and bars of the one before it.
+
+    Args:
+        like_tensor, like_node: the old name for each new one, whose properties it gets; others keep
+            their own.
+    """
+    known = {t.name: t for t in before.tensors}
+    once = {op.name: op for op in before.operations}
+    tensors = tuple(
+        t
+        if (old := _of(known, t.name, like_tensor)) is None
+        else replace(t, category=old.category, barred=old.barred)
+        for t in graph.tensors
+    )
+    operations = tuple(
+        op if (old := _of(once, op.name, like_node)) is None else replace(op, barred=old.barred)
+        for op in graph.operations
+    )
+    return replace(graph, tensors=tensors, operations=operations)
+
+
+def _of(known: Mapping[str, _T], name: str, like: Mapping[str, str] | None) -> _T | None:
+    """Return the entry of a name, or of the name that it resembles."""
+    return known.get(name) or known.get((like or {}).get(name, ""))

@@ -18,6 +18,7 @@ from planner.cost.measured import (
     Cache,
     MeasuredTimes,
     device_names,
+    durations_from_profile,
     keep_times,
     kept_times,
     times_key,
@@ -111,8 +112,6 @@ class Costing:
         """
         profile = self.request.costs.profile
         if profile is not None:
-            from planner.cost.trace import durations_from_profile
-
             durations, said = durations_from_profile(self.graph, profile, self.hardware)
             return Costed(
                 duration_us=durations,

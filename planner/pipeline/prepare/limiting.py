@@ -44,17 +44,11 @@ def limited(prepared: Prepared) -> Prepared:
     out = set(excluded)
     if levers.include:
         out |= {t.id for t in graph.tensors if t.id not in included}
-    tensors = tuple(
-        replace(t, barred=why) if t.barred is None and (why := _why(t, out, least)) else t
-        for t in graph.tensors
-    )
-    operations = tuple(
-        replace(op, barred=WhyOnce.EXCLUDED)
-        if op.barred is None and any(t in out for t in op.outputs)
-        else op
-        for op in graph.operations
-    )
-    return replace(prepared, graph=replace(graph, tensors=tensors, operations=operations))
+    open_ = (t for t in graph.tensors if t.barred is None)
+    stay = {t.id: why for t in open_ if (why := _why(t, out, least))}
+    alone = (op for op in graph.operations if op.barred is None)
+    once = {op.id: WhyOnce.EXCLUDED for op in alone if not out.isdisjoint(op.outputs)}
+    return replace(prepared, graph=graph.with_bars(stay, once))
 
 
 def least_copied(levers: Levers) -> int:

@@ -21,14 +21,13 @@ from planner.onnxio.load import (
     ValueType,
     load_model,
 )
-from planner.pipeline.prepare.baseline import Baseline
 from planner.pipeline.prepare.costing import Costed, Costing, can_be_timed
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.optimized import Optimized, optimized
 from planner.pipeline.prepare.original import as_written, original_orders, with_draws_in_order
 from planner.pipeline.prepare.planned_graph import PlannedGraph, planned_graph
 from planner.pipeline.prepare.sizing import Sizes
-from planner.pipeline.prepare.timelines import workspace_of
+from planner.pipeline.prepare.timelines import Baseline, workspace_of
 from planner.pipeline.target.targeting import check_place, check_target, fit_target
 from planner.request import Request
 from planner.runtime.build import check_build, why_no_copies

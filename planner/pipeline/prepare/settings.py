@@ -8,30 +8,79 @@ from planner.choices import BudgetOf, OrderTarget, Swap
 from planner.disk import remark_on
 from planner.errors import InfeasibleBudgetError, UsageError
 from planner.formulate import Allowed
-from planner.pipeline.prepare.copies import SHARED, choose_copies
 from planner.pipeline.prepare.prepared import Prepared
 from planner.plan.planfile import Plan
 from planner.runtime.build import has_pool
 from planner.runtime.memory.arena import packable_bytes
-from planner.search.patience import Patience
 from planner.search.state import SearchSettings
+from planner.search.stop import Patience
+from planner.targets import Target, titles
 from planner.units import check_seed, check_time_limit, format_both, parse_budget, parse_bytes
+
+BESIDE = (
+    "copies run beside the operations, by planner's native library, which sessions of the file load"
+)
+
+_UNPROVED = "on {title} they have not been shown to give the same bits yet: verify the file there"
+
+SHARED = (
+    "host copies share the CPU's memory: nothing is saved on this machine; the plan shows "
+    "what a GPU would do"
+)
+"""Note on the worth of copies in a file that runs on the CPU."""
+
+
+def choose_copies(copies: str, swap: str, target: Target) -> tuple[bool, str]:
+    """Tell whether copies run beside the operations; the text explains why, for the plan's assumptions.
+
+    "auto" overlaps on devices on which that has been shown to be safe. ONNX Runtime runs everything of
+    one device on one stream, its own copies included. Copies on other streams are not safe in it: a
+    buffer returns to the arena when its last reader is *issued* (`reports/overlap.md`). The operators of
+    `planner.native` copy beside the operations and are safe by construction: the node that waits for a
+    copy takes the buffer's remaining readers as inputs. Files with them need that library.
+    `planner.targets` lists the targets on which it has been shown to give the same bits.
+
+    Args:
+        copies: value of `--copies`.
+        swap: value of `--swap`.
+        target: the target that the model will run on.
+
+    Raises:
+        UsageError: the request overlaps copies on a target for which the library has no operators.
+    """
+    if copies == "overlapped":
+        if target.overlap == "never":
+            where = titles(lambda row: row.overlap != "never")
+            raise UsageError(
+                f"--copies overlapped: planner's library copies on {where}, not on {target.title}; use "
+                "--copies serial"
+            )
+        is_new = target.own_memory and target.overlap != "proved"
+        return True, f"{BESIDE}; {_UNPROVED.format(title=target.title)}" if is_new else BESIDE
+    if copies == "serial" or swap == "none":
+        return False, ""
+    if target.overlap == "proved":
+        return True, BESIDE
+    return False, (
+        "copies are planned on the stream of the operations: copies beside them have not been "
+        f"shown to be safe on {target.name}"
+    )
+
 
 FEW_PAGES_BYTES = 256 * 1024
 """Transient bytes below which a budget bounds live bytes alone: the pool's pages have 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of a search for a plan: the request, in bytes and levers.
+class Settings(Allowed):
+    """Settings of a search for a plan: the request, in bytes, and the levers allowed.
 
     Attributes:
         budget_bytes: of the device, the reserve included.
         most_us: a plan that takes longer is rejected.
         reserve_bytes: of the budget, left unused.
         budget_of: the quantity that the budget bounds: see `Request`.
-        swap_out_bytes_per_s, swap_in_bytes_per_s: 0 forbids swapping.
-        overlap: copies run beside the operations; `why_copies` explains the choice.
+        why_copies: explains whether copies run beside the operations.
         order_target: the session option that the rewritten model is made for.
         time_limit_s: for finding a plan.
         workers: threads of the search; None for all cores.
@@ -43,10 +92,6 @@ class Settings:
     most_us: float = float("inf")
     reserve_bytes: int = 0
     budget_of: BudgetOf = "live"
-    allow_recompute: bool = True
-    swap_out_bytes_per_s: float = 0.0
-    swap_in_bytes_per_s: float = 0.0
-    overlap: bool = False
     why_copies: str = ""
     order_target: OrderTarget = "default"
     time_limit_s: float = 60.0
@@ -60,20 +105,10 @@ class Settings:
         return self.budget_bytes - self.reserve_bytes
 
     @property
-    def allowed(self) -> Allowed:
-        """The levers, as a formulation takes them."""
-        return Allowed(
-            recompute=self.allow_recompute,
-            swap_out_bytes_per_s=self.swap_out_bytes_per_s,
-            swap_in_bytes_per_s=self.swap_in_bytes_per_s,
-            overlap=self.overlap,
-        )
-
-    @property
     def levers(self) -> tuple[str, ...]:
         """The names of the levers besides another order."""
         has_swaps = self.swap_out_bytes_per_s > 0
-        return ("recompute",) * self.allow_recompute + ("swaps",) * has_swaps
+        return ("recompute",) * self.recompute + ("swaps",) * has_swaps
 
     def search(
         self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False
@@ -224,7 +259,7 @@ def _with_levers(settings: Settings, swap: Swap, prepared: Prepared) -> Settings
         out, back = disk.write_bytes_per_s, disk.read_bytes_per_s
     return replace(
         settings,
-        allow_recompute=swap != "only" and prepared.request.levers.recompute,
+        recompute=swap != "only" and prepared.request.levers.recompute,
         swap_out_bytes_per_s=out if with_swaps else 0.0,
         swap_in_bytes_per_s=back if with_swaps else 0.0,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +25,11 @@ from planner.pipeline.prepare.settings import Settings, disk_note, live_note, sh
 from planner.pipeline.record.barring import barred_in, barred_note
 from planner.pipeline.record.bounds import planned_bounds
 from planner.pipeline.record.decisions import decisions_of
-from planner.pipeline.record.rewritten_times import cache_us, pins_of
+from planner.pipeline.record.modelviews import cache_us, pins_of
 from planner.pipeline.solve.orders import least_possible_peak
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.target.placing import is_assumed
-from planner.plan.candidate import Candidate
+from planner.plan.candidate import Candidate, Replay
 from planner.plan.planfile import (
     PLAN_VERSION,
     PeakMoment,
@@ -40,7 +40,6 @@ from planner.plan.planfile import (
     check_plan,
 )
 from planner.plan.problem import Action, ActionKind
-from planner.plan.replay import Replay
 from planner.simulate.simulate import InvalidScheduleError, simulate
 from planner.simulate.waits import unpaired
 from planner.targets import target_named
@@ -251,13 +250,12 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
     replay, actions = candidate.replay, candidate.actions
     form, graph = planned.formulation, planned.prepared.graph
     swapped = {a.target for a in actions if a.kind is ActionKind.SWAP_OUT}
-    runs = [a.target for a in actions if a.kind is ActionKind.RUN]
-    page_ins = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_IN]
-    page_outs = [i for i in runs if graph.operations[form.ops[i]].role is Role.PAGE_OUT]
+    runs: dict[Role, list[int]] = defaultdict(list)
+    for action in actions:
+        if action.kind is ActionKind.RUN:
+            runs[graph.operations[form.ops[action.target]].role].append(action.target)
+    page_ins, page_outs, halves = runs[Role.PAGE_IN], runs[Role.PAGE_OUT], runs[Role.HALF]
     again = list((Counter(page_ins) - Counter(set(page_ins))).elements())
-    halves = [i for i in runs if graph.operations[form.ops[i]].role is Role.HALF]
-    wholes = [i for i in runs if graph.operations[form.ops[i]].role is Role.WHOLE]
-
     host = host_memory_of(planned)
     pins_us = len(pins_of(planned)) * planned.prepared.pin_us
 
@@ -281,7 +279,7 @@ def _planned_cost(planned: Planned, candidate: Candidate) -> PredictedCost:
         page_us=us([*page_ins, *page_outs]),
         halved_tensors=len(planned.prepared.halved),
         halved_bytes=sum(map(size, set(halves))),
-        cast_us=us([*halves, *wholes]),
+        cast_us=us([*halves, *runs[Role.WHOLE]]),
         pins_us=pins_us,
         cache_us=cache_us(planned),
         host_bytes=host.peak_bytes,
@@ -366,16 +364,11 @@ def schedule_of(
             out, or its schedule or copies are invalid.
     """
     by_name = {op.name: op.id for op in graph.operations}
-    order = []
-    seen = set()
-    for action in plan.schedule:
-        if action.kind is ActionKind.RUN and action.target not in seen:
-            seen.add(action.target)
-            if action.target not in by_name:
-                raise ModelError(
-                    f"the plan runs node {action.target!r}, which the model does not have"
-                )
-            order.append(by_name[action.target])
+    runs = dict.fromkeys(a.target for a in plan.schedule if a.kind is ActionKind.RUN)
+    for name in runs:
+        if name not in by_name:
+            raise ModelError(f"the plan runs node {name!r}, which the model does not have")
+    order = [by_name[name] for name in runs]
     folded = [op.id for op in graph.operations if op.is_folded]
     left_out = {op.id for op in graph.operations} - {*order, *folded}
     if left_out:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from planner.errors import ModelError
-from planner.graph.model import TrainingGraph
+from planner.graph.model import OpId, TensorId, TrainingGraph
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.plan.planfile import Barred
 from planner.units import counted
@@ -40,19 +39,19 @@ def with_barred(graph: TrainingGraph, barred: Sequence[Barred], *, where: str) -
     Raises:
         ModelError: a bar names nothing in the graph, or its reason is unknown.
     """
-    operations, tensors = list(graph.operations), list(graph.tensors)
-    by_name = {op.name: op.id for op in operations}, {t.name: t.id for t in tensors}
+    ops = {op.name: op.id for op in graph.operations}
+    tensors = {t.name: t.id for t in graph.tensors}
+    stay: dict[TensorId, WhyStay] = {}
+    once: dict[OpId, WhyOnce] = {}
     try:
         for bar in barred:
             if bar.action == "recompute":
-                op = by_name[0][bar.name]
-                operations[op] = replace(operations[op], barred=WhyOnce(bar.reason_code))
+                once[ops[bar.name]] = WhyOnce(bar.reason_code)
             else:
-                tensor = by_name[1][bar.name]
-                tensors[tensor] = replace(tensors[tensor], barred=WhyStay(bar.reason_code))
+                stay[tensors[bar.name]] = WhyStay(bar.reason_code)
     except (KeyError, ValueError) as error:
         raise ModelError(f"{where} bars what is not known here: {error}") from None
-    return replace(graph, operations=tuple(operations), tensors=tuple(tensors))
+    return graph.with_bars(stay, once)
 
 
 def barred_note(barred: Sequence[Barred]) -> tuple[str, ...]:

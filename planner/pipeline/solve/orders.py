@@ -15,8 +15,7 @@ from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
 from planner.lower.order.pins import pins_needed
 from planner.onnxio.kinds import GRANULARITY_BYTES
-from planner.order.lists import late_schedule, list_schedule
-from planner.order.min_peak import min_peak_order
+from planner.order.lists import late_schedule, list_schedule, min_peak_order
 from planner.order.moves import improve_order, pull_early, push_late, updates_last
 from planner.order.reorder import Lives, reorder
 from planner.pipeline.prepare.prepared import Prepared
@@ -246,12 +245,11 @@ def formulate_in(
     whole = prepared.formulated(GRANULARITY_BYTES)
     place = {op: i for i, op in enumerate(whole.ops)}
     moved = [place[op] for op in order if op in place]
-    allowed = settings.allowed
     ordered = reorder(whole.problem, moved)
-    if prepared.resident and not allowed.recompute:
+    if prepared.resident and not settings.recompute:
         ordered = _paging_alone(prepared, [whole.ops[i] for i in moved], ordered)
-        allowed = replace(allowed, recompute=True)
-    if allowed.overlap:
+        settings = replace(settings, recompute=True)
+    if settings.overlap:
         slots = [has_slot(prepared.graph.tensors[t]) for t in whole.tensors]
         tensors = zip(ordered.tensors, slots, strict=True)
         swappable = tuple(replace(t, swappable=t.swappable and slot) for t, slot in tensors)
@@ -260,10 +258,10 @@ def formulate_in(
         ordered,
         fixed_bytes=whole.problem.fixed_bytes + settings.reserve_bytes,
         capacity_bytes=capacity,
-        swap_out_bytes_per_s=allowed.swap_out_bytes_per_s,
-        swap_in_bytes_per_s=allowed.swap_in_bytes_per_s,
-        allow_recompute=allowed.recompute,
-        overlap=allowed.overlap,
+        swap_out_bytes_per_s=settings.swap_out_bytes_per_s,
+        swap_in_bytes_per_s=settings.swap_in_bytes_per_s,
+        allow_recompute=settings.recompute,
+        overlap=settings.overlap,
     )
     return Formulation(
         problem=problem, ops=tuple(whole.ops[i] for i in moved), tensors=whole.tensors

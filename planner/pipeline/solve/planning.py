@@ -42,7 +42,7 @@ from planner.portfolio.race import Entrant, race
 from planner.portfolio.table import POLICY as PORTFOLIO
 from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
-from planner.search.patience import Patience
+from planner.search.stop import Patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ def _barred(prepared: Prepared, error: TakenError) -> Prepared:
         TakenError: all of this is so already.
     """
     graph = prepared.graph
-    tensors, operations = list(graph.tensors), list(graph.operations)
+    tensors, operations = graph.tensors, graph.operations
     copied = {t.id for t in tensors if t.name in error.copied}
     stay: set[TensorId] = set()
     for op in operations:
@@ -194,12 +194,8 @@ def _barred(prepared: Prepared, error: TakenError) -> Prepared:
         once = {c for t in copied for c in tensors[t].consumers if operations[c].barred is None}
     if not once and not stay:
         raise error
-    for op in once:
-        operations[op] = replace(operations[op], barred=WhyOnce.TAKEN)
-    for tensor in stay:
-        tensors[tensor] = replace(tensors[tensor], barred=WhyStay.TAKEN)
-    changed = replace(graph, tensors=tuple(tensors), operations=tuple(operations))
-    return replace(prepared, graph=changed)
+    barred = dict.fromkeys(stay, WhyStay.TAKEN), dict.fromkeys(once, WhyOnce.TAKEN)
+    return replace(prepared, graph=graph.with_bars(*barred))
 
 
 def _search(

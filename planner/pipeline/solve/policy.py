@@ -70,18 +70,8 @@ class SolvePolicy:
     least_of_peak: float = 1 / 2000
     beside: float = 0.5
     capacities: tuple[float, ...] = (
-        1.0,
-        0.995,
-        0.98,
-        0.965,
-        0.95,
-        0.935,
-        0.92,
-        0.9,
-        0.87,
-        0.83,
-        0.78,
-    )
+        1.0, 0.995, 0.98, 0.965, 0.95, 0.935, 0.92, 0.9, 0.87, 0.83, 0.78
+    )  # fmt: skip
     mended: float = 1.04
     mendable: float = 1.07
     over: float = 1.1

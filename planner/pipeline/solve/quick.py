@@ -15,8 +15,8 @@ from planner.pipeline.solve.policy import POLICY
 from planner.plan.problem import Problem
 from planner.portfolio.race import Entrant, race
 from planner.portfolio.solve import solve
-from planner.search.patience import Patience
 from planner.search.state import SearchSettings
+from planner.search.stop import Patience
 
 
 def least_bytes(prepared: Prepared) -> int:

@@ -25,9 +25,9 @@ from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead,
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
-from planner.portfolio.orders import figure
-from planner.search.patience import Patience
+from planner.portfolio.frontier import figure
 from planner.search.state import SearchSettings
+from planner.search.stop import Patience
 from planner.units import format_bytes
 
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from planner.errors import ModelError
+from planner.micro.batch import part
 from planner.micro.draws import without_draws
 from planner.micro.flow import NEXT_STEP, Flow
 from planner.micro.kinds import Kinds, Runs, kinds_of, per_sample_kind
-from planner.micro.parts import part
 from planner.runtime.inmemory import ModelInMemory
 from planner.runtime.options import Opening
 

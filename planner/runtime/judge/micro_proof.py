@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from planner.choices import RELATIVE
-from planner.micro.parts import part, reordered
+from planner.micro.batch import part, reordered
 from planner.plan.planfile import Accumulator, MicroBatches
 from planner.processes.children import quiet
 from planner.results.verification import MicroCheck, TimeCheck

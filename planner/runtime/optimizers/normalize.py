@@ -211,7 +211,7 @@ def normalize_ahead(loaded: LoadedModel, written: Path) -> Normalized:
     result's `confirmed` waits for them.
 
     Args:
-        loaded: a model without external data and large fills; `original_ahead` begins a session for
+        loaded: a model without external data and large fills; `OriginalAhead` begins a session for
             no other.
         written: the file of the first pass.
 

@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from planner import clock
 from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import Problem
 from planner.search.engine import Engine, run_engine
+from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.improve import Improver
-from planner.search.program.cutting_loop import CuttingLoop, base_op_at
+from planner.search.program.cutting_loop import base_op_at, cut
 from planner.search.state import SearchState, new_state
 from planner.search.stop import Stop
+from planner.simulate.simulate import candidate_of
 
 _PRUNED = 200
 """Number of operations up to which a greedy plan is pruned, which is quick there."""
@@ -81,7 +84,7 @@ class OneLever(Engine):
         for only in (problem.without_swaps(), replace(problem, allow_recompute=False)):
             part = new_state(only, state.settings)
             run_engine(Greedy(), part, stop)
-            CuttingLoop(max_instants=1).run(part, stop)
+            cut(part, stop, max_instants=1)
             for found in (part.best, part.least):
                 if found is not None and found.decisions is not None:
                     state.offer(state.evaluator.evaluate(found.decisions))
@@ -120,3 +123,50 @@ def distance_plans(problem: Problem, at: int, excess_bytes: int) -> Iterator[Dec
         needed += 1
     for count in sorted({needed, needed + needed // 2, len(waiting)}):
         yield Decisions(gaps={gap: Choice.SWAP for gap, _ in waiting[:count]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EverythingSwapped(Engine):
+    """The plan that copies each tensor out once it is made, and in for every use."""
+
+    name: ClassVar[str] = "everything-swapped"
+
+    def supports(self, problem: Problem) -> bool:
+        """Tell whether tensors may be copied."""
+        return problem.allow_swap
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer the plan."""
+        state.offer(state.evaluator.evaluate(everything_swapped(state.problem)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict(Engine):
+    """Plans that run the base order within the capacity, and drop tensors that are in the way."""
+
+    name: ClassVar[str] = "eviction"
+
+    def supports(self, problem: Problem) -> bool:
+        """Tell whether copies are forbidden; with them, swapping everything takes less memory."""
+        return not problem.allow_swap
+
+    def run(self, state: SearchState, stop: Stop) -> None:
+        """Offer each policy's plan."""
+        evicting = Eviction(state.problem)
+        for policy in EVICTION_POLICIES:
+            deadline = clock.now() + stop.left_s
+            actions = evicting.actions(state.problem.capacity_bytes, policy, deadline=deadline)
+            if actions is not None:
+                state.offer(candidate_of(state.problem, actions))
+
+
+def everything_swapped(problem: Problem) -> Decisions:
+    """Return the decisions to copy each tensor out once it is made, and in for every use."""
+    return Decisions(
+        gaps={
+            (t, gap): Choice.SWAP
+            for t, tensor in enumerate(problem.tensors)
+            if tensor.swappable and not tensor.to_end
+            for gap in range(len(tensor.uses))
+        }
+    )

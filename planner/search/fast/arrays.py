@@ -175,18 +175,18 @@ def plan_of(a: Arrays, decisions: Decisions) -> GapChoices:
 
 def decisions_of(a: Arrays, plan: GapChoices) -> Decisions:
     """Convert arrays to decisions."""
-    gaps, extended = {}, set()
-    for i in np.flatnonzero(plan.choice).tolist():
-        t = int(a.gap_tensor[i])
-        if i == a.gap_at[t + 1] - 1:
-            extended.add(t)
-        else:
-            gaps[t, int(i - a.gap_at[t])] = Choice(int(plan.choice[i]))
 
     def gap(i: int) -> tuple[int, int]:
         t = int(a.gap_tensor[i])
         return t, int(i - a.gap_at[t])
 
+    gaps, extended = {}, set()
+    for i in np.flatnonzero(plan.choice).tolist():
+        t, g = gap(i)
+        if i == a.gap_at[t + 1] - 1:
+            extended.add(t)
+        else:
+            gaps[t, g] = Choice(int(plan.choice[i]))
     return Decisions(
         gaps=gaps,
         extended=frozenset(extended),

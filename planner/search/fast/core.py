@@ -6,7 +6,6 @@ Calls let other threads run, and take well under a second if they ask for few mo
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +20,13 @@ OVERFLOW = -1
 Gaps = npt.NDArray[np.int64]
 
 
-class FastReplay(NamedTuple):
+class FastReplay(ctypes.Structure):
     """The replay of a schedule.
 
     Attributes:
         copies: number of tensor copies made by operations and copies in.
     """
 
-    peak_bytes: int
-    time_us: float
-    copies: int
-
-
-class _Replay(ctypes.Structure):
     _fields_ = (
         ("peak_bytes", ctypes.c_int64),
         ("time_us", ctypes.c_double),
@@ -108,10 +101,10 @@ class Core:
 
     def _replayed(self, name: str, count: int, how: int) -> FastReplay:
         self._spend()
-        found = _Replay()
+        found = FastReplay()
         numbers = ctypes.c_int64(count), ctypes.c_int64(how)
         function(name)(self._problem, self._steps, *numbers, ctypes.byref(found))
-        return FastReplay(found.peak_bytes, found.time_us, found.copies)
+        return found
 
     def change(
         self, plan: GapChoices, gaps: Gaps, choice: int, batch: int, time_us: float

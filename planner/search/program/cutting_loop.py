@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from planner import clock
 from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp, LpSolution
 from planner.plan.candidate import Candidate
-from planner.plan.decisions import Decisions
+from planner.plan.decisions import Choice, Decisions, Gap
 from planner.plan.problem import ActionKind, Problem, run_actions
 from planner.search.evaluate import Evaluator
 from planner.search.improve import Improver
-from planner.search.program.rounding import round_solution
 from planner.search.state import SearchState
 from planner.search.stop import Stop
 from planner.simulate.simulate import simulate
@@ -26,11 +25,17 @@ PROGRAM = "instant-program"
 """Name of the integer programs over instants in statistics."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CuttingLoop:
-    """Parameters of the loop.
+def cut(
+    state: SearchState,
+    stop: Stop,
+    *,
+    max_instants: int,
+    program_s: float = 0.0,
+    give_up_gap: float = float("inf"),
+) -> list[int]:
+    """Search until `stop`, or until the instants or ideas run out; return the instants, in turn.
 
-    Attributes:
+    Args:
         max_instants: number of instants at which it ends.
         program_s: seconds for the integer program over the same instants, each time; 0 for the LP
             only. After one that takes longer there are no more: further instants only make it
@@ -38,44 +43,36 @@ class CuttingLoop:
         give_up_gap: stop after the first instant if the best plan is farther than this from its
             bound.
     """
-
-    max_instants: int = 12
-    program_s: float = 0.0
-    give_up_gap: float = float("inf")
-
-    def run(self, state: SearchState, stop: Stop) -> list[int]:
-        """Search until `stop`, or until the instants or ideas run out; return the instants, in turn."""
-        problem, evaluator = state.problem, state.evaluator
-        exact = InstantLp(problem)
-        relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else exact
-        instant: int | None = base_op_at(evaluator.base, evaluator.base.replay.peak_action)
-        instants: list[int] = []
-        program_s = self.program_s
-        while instant is not None and len(instants) < self.max_instants:
-            instants.append(instant)
-            relaxed.add(instant)
-            if state.is_settled or stop.left_s <= 0:
+    problem, evaluator = state.problem, state.evaluator
+    exact = InstantLp(problem)
+    relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else exact
+    instant: int | None = base_op_at(evaluator.base, evaluator.base.replay.peak_action)
+    instants: list[int] = []
+    while instant is not None and len(instants) < max_instants:
+        instants.append(instant)
+        relaxed.add(instant)
+        if state.is_settled or stop.left_s <= 0:
+            return instants
+        solution = relaxed.solve(time_limit_s=stop.left_s)
+        rounded = _round(state, stop, instants, solution)
+        if rounded is None or state.is_settled or stop.left_s <= 0:
+            return instants
+        if program_s > 0:
+            began = clock.now()
+            for p in instants:
+                exact.add(p)
+            with state.ledger.turn_of(PROGRAM):
+                whole = exact.solve(time_limit_s=min(stop.left_s, program_s), whole=True)
+                found = _round(state, stop, instants, whole, is_whole=True)
+            if whole is not None and (found is None or state.is_settled or stop.left_s <= 0):
                 return instants
-            solution = relaxed.solve(time_limit_s=stop.left_s)
-            rounded = _round(state, stop, instants, solution)
-            if rounded is None or state.is_settled or stop.left_s <= 0:
-                return instants
-            if program_s > 0:
-                began = clock.now()
-                for p in instants:
-                    exact.add(p)
-                with state.ledger.turn_of(PROGRAM):
-                    whole = exact.solve(time_limit_s=min(stop.left_s, program_s), whole=True)
-                    found = _round(state, stop, instants, whole, is_whole=True)
-                if whole is not None and (found is None or state.is_settled or stop.left_s <= 0):
-                    return instants
-                rounded = found or rounded
-                if whole is None or clock.now() - began > 0.9 * program_s:
-                    program_s = 0.0
-            if not state.is_within(self.give_up_gap):
-                return instants
-            instant = overflow_instant(evaluator, rounded, instants)
-        return instants
+            rounded = found or rounded
+            if whole is None or clock.now() - began > 0.9 * program_s:
+                program_s = 0.0
+        if not state.is_within(give_up_gap):
+            return instants
+        instant = overflow_instant(evaluator, rounded, instants)
+    return instants
 
 
 def _round(
@@ -172,3 +169,48 @@ def stage_peaks(candidate: Candidate) -> dict[int, int]:
             worst[a.target] = max(int(live[s]) for s in stage)
             stage = []
     return worst
+
+
+def round_solution(
+    problem: Problem,
+    instants: Sequence[int],
+    solution: LpSolution,
+    *,
+    threshold: float = 0.5,
+    spread: bool = False,
+) -> Decisions:
+    """Round a fractional plan.
+
+    A tensor that is resident by less than `threshold` at an instant is dropped or swapped.
+
+    Args:
+        spread: if tensors are partly resident and partly on the host, keep as many of them, evenly
+            over the run, that as many bytes stay (error diffusion: Floyd and Steinberg, 1976).
+    """
+    gaps: dict[Gap, Choice] = {}
+    extended: set[int] = set()
+    for p in instants:
+        carried = 0.0  # bytes to keep resident, carried over
+        for (t, instant), value in solution.resident.items():
+            if instant != p:
+                continue
+            tensor = problem.tensors[t]
+            producer = problem.ops[tensor.producer]
+            droppable = problem.allow_recompute and producer.recomputable
+            swap = solution.swapped.get((t, p), 0.0)
+            rerun = solution.rerun.get((tensor.producer, p), 0.0) if droppable else 0.0
+            gap = next((i for i, u in enumerate(tensor.uses) if u > p), None)
+            keep = value >= threshold
+            if spread and rerun < 0.5 and swap + value > 0:
+                carried += value / (swap + value) * tensor.bytes
+                keep = 2 * carried >= tensor.bytes and (gap is None or (t, gap) not in gaps)
+                carried -= keep * tensor.bytes
+            if gap is None:
+                if keep:
+                    extended.add(t)
+            elif not keep:
+                if swap > 0 and (swap >= rerun or not droppable):
+                    gaps[t, gap] = Choice.SWAP
+                elif droppable:
+                    gaps[t, gap] = Choice.DROP
+    return Decisions(gaps=gaps, extended=frozenset(extended))

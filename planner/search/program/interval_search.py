@@ -113,24 +113,23 @@ class IntervalSearch:
 
     def give(self, state: SearchState, stop: Stop) -> None:
         """Pass new results on; plans that do not fit are repaired until `stop`."""
+        improver = Improver(state.evaluator, stop)
         with state.ledger.turn_of(NAME):
-            self._give(state, Improver(state.evaluator, stop))
-
-    def _give(self, state: SearchState, improver: Improver) -> None:
-        while self._given < len(self._found):
-            instants, found, staged = self._found[self._given]
-            self._given += 1
-            if not found.feasible:
-                state.is_impossible = True
-                return
-            state.prove(found.bound_us)
-            if staged is None or found.solution is None:
-                continue
-            state.offer(staged)
-            for trial in rounded_candidates(
-                state.evaluator, instants, found.solution, is_whole=True
-            ):
-                state.offer(improver.prune(improver.repair(trial)))
+            while self._given < len(self._found):
+                instants, found, staged = self._found[self._given]
+                self._given += 1
+                if not found.feasible:
+                    state.is_impossible = True
+                    return
+                state.prove(found.bound_us)
+                if staged is None or found.solution is None:
+                    continue
+                state.offer(staged)
+                trials = rounded_candidates(
+                    state.evaluator, instants, found.solution, is_whole=True
+                )
+                for trial in trials:
+                    state.offer(improver.prune(improver.repair(trial)))
 
 
 def _instants_around(

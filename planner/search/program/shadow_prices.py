@@ -15,8 +15,7 @@ from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp
 from planner.plan.problem import Problem
 from planner.search.evaluate import Evaluator
-from planner.search.program.cutting_loop import base_op_at, overflow_instant
-from planner.search.program.rounding import round_solution
+from planner.search.program.cutting_loop import base_op_at, overflow_instant, round_solution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

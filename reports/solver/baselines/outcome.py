@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.plan.candidate import Replay
 from planner.plan.problem import Action, Problem
-from planner.plan.replay import Replay
 from planner.simulate.simulate import simulate
 
 

@@ -21,12 +21,11 @@ from planner.pipeline.solve.quick import quickest
 from planner.plan.candidate import Candidate
 from planner.plan.points import Point, PointPlan, Written, monotone, with_views
 from planner.plan.problem import Problem
-from planner.portfolio.frontier import FrontierSearch, point_plan
-from planner.portfolio.orders import Raced
+from planner.portfolio.frontier import FrontierSearch, Raced, point_plan
 from planner.processes.workers import Beside
 from planner.results import BindingStep, BudgetPreview, Frontier
-from planner.search.patience import Patience
 from planner.search.program.shadow_prices import shadow_prices
+from planner.search.stop import Patience
 from planner.units import format_bytes
 
 

@@ -25,7 +25,7 @@ from planner.pipeline.solve.orders import (
     least_possible_peak,
 )
 from planner.plan.problem import Problem
-from planner.portfolio.orders import Raced
+from planner.portfolio.frontier import Raced
 from planner.portfolio.table import POLICY
 from planner.report.document.fit import HOWS, How, LeastPeaks, WayRow
 from planner.request import Request
@@ -50,6 +50,11 @@ class Found:
     time_us: float | None
     base_us: float
     is_impossible: bool = False
+
+    @property
+    def least_us(self) -> float:
+        """The plan's time; infinite if none fits."""
+        return float("inf") if self.time_us is None else self.time_us
 
 
 @dataclass(slots=True)
@@ -109,16 +114,13 @@ class Finder:
     def better(self, device: Device, how: How, size: int) -> Found:
         """Search longer at a size for which a short search found a plan; return the better result."""
         known = self.found(device, how, size)
-        if (
-            not self.dim
-            or known.time_us is None
-            or known.time_us <= known.base_us * (1 + ANSWERING.same)
-        ):
+        as_quick_us = known.base_us * (1 + ANSWERING.same)
+        if not self.dim or known.time_us is None or known.time_us <= as_quick_us:
             return known
         limit_s = ANSWERING.last_share * self.request.limits.time_limit_s
         share_s = limit_s / (len(self.devices) * (len(HOWS) - 1))
         again = self._find(device, how, size, share_s=share_s)
-        if again.time_us is not None and again.time_us < known.time_us:
+        if again.least_us < known.time_us:
             self._found[size, device.name, how] = known = again
         return known
 
@@ -172,29 +174,19 @@ class Finder:
             return Found(peak_bytes=peak_bytes, time_us=base_us, base_us=base_us)
         if how == "as it is":
             return Found(peak_bytes=None, time_us=None, base_us=base_us, is_impossible=True)
-        before = HOWS[HOWS.index(how) - 1]
-        known = self.found(device, before, size) if before != "as it is" else None
-        if (
-            known is not None
-            and known.time_us is not None
-            and known.time_us <= base_us * (1 + ANSWERING.same)
-        ):
+        known = self.found(device, HOWS[HOWS.index(how) - 1], size)  # with fewer levers
+        if known.least_us <= base_us * (1 + ANSWERING.same):
             return known
         where = f", {self.dim} = {size}" if self.dim else ""
         self.progress(f"solving for {device.name}{where}: {how}")
         frontier = self._solved(device, how, size, self._share_s() if share_s is None else share_s)
         point = next(p for p in frontier.points if p.capacity_bytes == device.budget_bytes)
         if point.plan is None:
-            if known is not None and known.time_us is not None:
+            if known.time_us is not None:
                 return known
-            return Found(
-                peak_bytes=None,
-                time_us=None,
-                base_us=base_us,
-                is_impossible=point.is_impossible,
-            )
+            return replace(known, is_impossible=point.is_impossible)
         time_us = point.plan.time_us + (fed_us if how == "recompute" else 0.0)
-        if known is not None and known.time_us is not None and known.time_us <= time_us:
+        if known.least_us <= time_us:
             return known
         return Found(peak_bytes=point.plan.peak_bytes, time_us=time_us, base_us=base_us)
 

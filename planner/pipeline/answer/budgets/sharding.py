@@ -9,7 +9,7 @@ that step. Gathered parameters and communication buffers add to this, and are un
 from __future__ import annotations
 
 from planner.graph.model import Category
-from planner.pipeline.prepare.baseline import Baseline
+from planner.pipeline.prepare.timelines import Baseline
 from planner.report.document.fit import Sharded
 
 _DEVICES = (2, 4, 8)

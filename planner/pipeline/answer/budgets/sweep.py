@@ -17,8 +17,7 @@ from planner import clock
 from planner.errors import UsageError
 from planner.pipeline.answer.budgets.frontier import FrontierWay
 from planner.pipeline.prepare.prepared import Progress
-from planner.portfolio.frontier import FrontierSearch
-from planner.portfolio.orders import Raced
+from planner.portfolio.frontier import FrontierSearch, Raced
 from planner.portfolio.race import Entrant, race
 from planner.processes.workers import workers
 from planner.results import Frontier, Largest
@@ -156,7 +155,7 @@ def _compared(way: FrontierWay) -> list[int]:
 def _said(way: FrontierWay, budget_bytes: int) -> str:
     where = ", ".join(f"{k}={v}" for k, v in way.prepared.loaded.dims.items())
     budget = format_bytes(budget_bytes) + (f" at {where}" if where else "")
-    point = next(p for p in way.search.points if p.capacity_bytes == budget_bytes)
+    point = way.search.point(budget_bytes)
     if point.plan is None:
         return f"{budget}: {'impossible' if point.is_impossible else 'no plan found'}"
     base_us = way.search.problems[0].base_duration_us

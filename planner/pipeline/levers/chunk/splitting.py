@@ -14,7 +14,7 @@ from planner.graph.reasons import WhyStay
 from planner.lower.chunks.chunked_model import Split
 from planner.lower.chunks.regions import Ground, Region, grow
 from planner.lower.chunks.split import with_split
-from planner.pipeline.levers.changed import as_before
+from planner.pipeline.levers.lever import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.limiting import least_copied
 from planner.pipeline.prepare.prepared import Prepared
@@ -120,8 +120,5 @@ def _durations(prepared: Prepared, graph: TrainingGraph, made: Split) -> tuple[f
 
 def _without_small(graph: TrainingGraph, least_bytes: int) -> TrainingGraph:
     """Bar copies of chunks that are too small to be copied."""
-    tensors = tuple(
-        replace(t, barred=WhyStay.SMALL) if t.barred is None and t.bytes < least_bytes else t
-        for t in graph.tensors
-    )
-    return replace(graph, tensors=tensors)
+    small = (t.id for t in graph.tensors if t.barred is None and t.bytes < least_bytes)
+    return graph.with_bars(dict.fromkeys(small, WhyStay.SMALL))

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner import clock
+from planner.bound.instants import held_in_turn
 from planner.choices import MAX_CHUNKS
 from planner.graph.model import TensorId
 from planner.lower.chunks.regions import Ground, Region, grow
-from planner.order.min_peak import min_peak_order
+from planner.order.lists import min_peak_order
 from planner.pipeline.levers.chunk.splitting import ground_of, split
 from planner.pipeline.levers.host.residence import resided
 from planner.pipeline.levers.policy import POLICY
@@ -82,21 +83,13 @@ def split_to_fit(
 
 def too_large(lean: Prepared, room_bytes: int) -> list[Large]:
     """Return the operations without room in the order that is best for this, largest first."""
-    form = lean.formulated()
-    problem = form.problem
-    tensors = problem.tensors
+    problem = lean.formulated().problem
     order, _ = min_peak_order(problem, range(len(problem.ops)))
-    found: list[Large] = []
-    other = problem.fixed_bytes
-    for index in order:
-        op = problem.ops[index]
-        own = op.workspace_bytes
-        own += sum(tensors[t].bytes for t in op.outputs)
-        own += sum(tensors[t].bytes for t in op.inputs if not tensors[t].to_end)
-        own -= sum(tensors[t].bytes for t in {target for _, target in op.inplace})
-        if own + other > room_bytes:
-            found.append(Large(name=op.name, own_bytes=own, other_bytes=other))
-        other += sum(tensors[t].bytes for t in op.outputs if tensors[t].to_end)
+    found = [
+        Large(name=problem.ops[index].name, own_bytes=own, other_bytes=other)
+        for index, own, other in held_in_turn(problem, order)
+        if own + other > room_bytes
+    ]
     return sorted(found, key=lambda large: -large.own_bytes)
 
 

@@ -15,8 +15,7 @@ from planner.files.temporary import temporary_folder
 from planner.fuse.rewrite import Fused, Members, with_fusion
 from planner.graph.model import Operation, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN
-from planner.pipeline.levers.changed import as_before
-from planner.pipeline.levers.lever import Case, Lever, Rung
+from planner.pipeline.levers.lever import Case, Lever, Rung, as_before
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.costing import MEASURED
 from planner.pipeline.prepare.graphs import typed_graph

@@ -14,9 +14,8 @@ from planner.errors import InfeasibleBudgetError, ModelError
 from planner.graph.model import OpId, Tensor, TrainingGraph
 from planner.graph.saved import Saved, may_be_halved
 from planner.pipeline.levers.choose import Climb
-from planner.pipeline.levers.chunk.over_budget import OverBudget
 from planner.pipeline.levers.half.halving import check_can_halve, halved, in_order, name_of
-from planner.pipeline.levers.lever import Case, Ladder, Lever, Rung
+from planner.pipeline.levers.lever import Case, Ladder, Lever, OverBudget, Rung
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.solve.quick import least_bytes

@@ -13,7 +13,7 @@ from planner.errors import UsageError
 from planner.graph.model import Category, OpId, Role, TensorId, TrainingGraph
 from planner.graph.saved import Saved, may_be_halved
 from planner.lower.halved import with_halves
-from planner.pipeline.levers.changed import as_before
+from planner.pipeline.levers.lever import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of

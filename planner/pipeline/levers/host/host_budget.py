@@ -84,11 +84,9 @@ def over_host_budget(planned: Planned) -> Fewer | None:
 
 def without(prepared: Prepared, swaps: frozenset[str]) -> Prepared:
     """Bar these tensors from the host."""
-    graph = prepared.graph
-    tensors = tuple(
-        replace(t, barred=WhyStay.HOST_BUDGET) if t.name in swaps else t for t in graph.tensors
-    )
-    return replace(prepared, graph=replace(graph, tensors=tensors))
+    stay = (t.id for t in prepared.graph.tensors if t.name in swaps)
+    barred = prepared.graph.with_bars(dict.fromkeys(stay, WhyStay.HOST_BUDGET))
+    return replace(prepared, graph=barred)
 
 
 def _swapped(form: Formulation, actions: Sequence[Action]) -> list[tuple[int, str]]:

@@ -17,7 +17,6 @@ from planner.errors import InfeasibleBudgetError, ModelError, UsageError
 from planner.graph.model import OpId, Tensor, TrainingGraph
 from planner.lower.residence import may_live_on_host
 from planner.pipeline.levers.choose import Climb
-from planner.pipeline.levers.chunk.over_budget import OverBudget
 from planner.pipeline.levers.host.host_budget import host_budget_of, over_host_budget, without
 from planner.pipeline.levers.host.residence import (
     around_taken,
@@ -27,7 +26,7 @@ from planner.pipeline.levers.host.residence import (
     resided,
     residence_note,
 )
-from planner.pipeline.levers.lever import Case, Ladder, Lever, Rung, Trouble
+from planner.pipeline.levers.lever import Case, Ladder, Lever, OverBudget, Rung, Trouble
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings

@@ -9,7 +9,7 @@ from planner.cost.model import durations_of_changed
 from planner.graph.model import OpId, Role, TrainingGraph
 from planner.graph.reasons import WhyStay
 from planner.lower.residence import Resided, with_residence
-from planner.pipeline.levers.changed import as_before
+from planner.pipeline.levers.lever import as_before
 from planner.pipeline.prepare.graphs import typed_graph
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import workspace_of
@@ -139,9 +139,8 @@ def _as_before(graph: TrainingGraph, before: TrainingGraph, made: Resided) -> Tr
         for t in (*op.inputs, *op.outputs) if host is not None else ():
             tensors[t] = replace(tensors[t], category=known[str(host)])
     graph = as_before(replace(graph, tensors=tuple(tensors)), before)
-    paged = {t for op in graph.operations if op.name in made.page_ins for t in op.outputs}
-    stay = (replace(t, barred=WhyStay.PAGED) if t.id in paged else t for t in graph.tensors)
-    return replace(graph, tensors=tuple(stay))
+    paged = (t for op in graph.operations if op.name in made.page_ins for t in op.outputs)
+    return graph.with_bars(dict.fromkeys(paged, WhyStay.PAGED))
 
 
 def in_order(graph: TrainingGraph, names: Iterable[str]) -> tuple[OpId, ...]:
