@@ -263,8 +263,8 @@ def _wall(rows: Sequence[Row]) -> list[str]:
         "profile.",
         "",
         f"After 5 s, {len(near)} of {len(runs)} plans are within 5% of the row's best. In "
-        f"{len(monotone)} of {len(runs)} rows no plan is dearer by more than {_CLOCK:.1%} than one that was "
-        "found in less time.",
+        f"{len(monotone)} of {len(runs)} rows no plan is dearer by more than {_CLOCK:.1%} than one that "
+        "was found in less time.",
         "",
         line("model", "budget", "on", "machine", *(f"{s} s" for s in WALL_LIMITS_S)),
         line("---", "---:", "---", "---", *["---:"] * len(WALL_LIMITS_S)),
