@@ -13,25 +13,23 @@ least cap under which a model does two steps is searched for by halves, to a MiB
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
 import json
 import platform
-import shutil
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from models import zoo
 from planner import optimize
@@ -54,7 +52,7 @@ from reports.browser_runs import (
     trained,
 )
 from reports.browser_table import table
-from reports.shared import FOLDER, MIB, write_rows
+from reports.shared import FOLDER, MIB, chromium, program, write_rows
 
 PICTURE = FOLDER / "page" / "browser.png"
 LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
@@ -171,7 +169,7 @@ def on_webgpu(
     folder: Path, model: Path, feeds: Mapping[str, np.ndarray], budget: str
 ) -> dict[str, Any]:
     """Take all measurements on WebGPU, with a plan for it, or name what is missing here."""
-    with chromium(*GPU_FLAGS) as browser, served(folder) as address:
+    with chromium(*FLAGS, *GPU_FLAGS) as browser, served(folder) as address:
         page = browser.new_page()
         page.goto(f"{address}?only=")
         adapter = page.evaluate(_ADAPTER)
@@ -212,15 +210,6 @@ def on_webgpu(
     }
 
 
-@contextlib.contextmanager
-def chromium(*flags: str) -> Iterator[Browser]:
-    """Keep Chromium open in the context."""
-    with sync_playwright() as p:
-        path = shutil.which("chromium")
-        with p.chromium.launch(executable_path=path, args=[*FLAGS, *flags]) as browser:
-            yield browser
-
-
 def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return [n for n, digest in one["digests"].items() if other["digests"].get(n) != digest]
 
@@ -239,7 +228,7 @@ def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
         install(folder)
         said("planning")
         plan = lay_out(folder, model, feeds, budget=budget, swap="none").plan
-        with chromium() as browser, served(folder) as address:
+        with chromium(*FLAGS) as browser, served(folder) as address:
             version = browser.version
             wasm = on_wasm(browser, address, folder, feeds, budget)
         gpu = on_webgpu(folder, model, feeds, budget) if with_gpu else {"why_not": "--no-webgpu"}
@@ -275,7 +264,7 @@ def serve(model: Path, budget: str, dims: Mapping[str, int]) -> None:
 
 def main() -> int:
     """Measure and write the page, or serve the folder."""
-    parser = argparse.ArgumentParser(prog="python -m reports.browser", description=__doc__)
+    parser = program("reports.browser", __doc__)
     parser.add_argument(
         "--model", type=Path, default=zoo.path("gpt"), help="to train instead of the GPT"
     )
@@ -288,8 +277,6 @@ def main() -> int:
         if options.serve:
             serve(options.model, options.budget, dims_of(options.dim))
             return 0
-        if shutil.which("chromium") is None:
-            raise NoRuntimeError("chromium is not installed")
         found = measured(options.model, options.budget, with_gpu=not options.no_webgpu)
     except (NoRuntimeError, PlannerError) as error:
         print(error, file=sys.stderr)

@@ -9,7 +9,6 @@ and who asks for each. Times are of processes of their own, the least of some ru
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import shutil
@@ -20,6 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from reports.shared import program
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -175,7 +176,7 @@ def page(packages: list[Package], extra: str, starts: dict[str, float], heavy: l
 
 def main() -> None:
     """Install, measure, and write the page."""
-    parser = argparse.ArgumentParser(prog="python -m reports.footprint", description=__doc__)
+    parser = program("reports.footprint", __doc__)
     parser.add_argument("--extra", default="cpu", help="what is installed beside the package (cpu)")
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     arguments = parser.parse_args()

@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-from collections.abc import Callable, Mapping
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "models" / "zoo"
@@ -18,9 +24,11 @@ Row = dict[str, Any]
 
 
 def program(name: str, about: str | None) -> argparse.ArgumentParser:
-    """Make the parser of `python -m NAME`, described by the first line of its module's docstring."""
+    """Make the parser of `python -m NAME`, described by its module's docstring."""
     return argparse.ArgumentParser(
-        prog=f"python -m {name}", description=(about or "").split("\n")[0]
+        prog=f"python -m {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
@@ -39,6 +47,12 @@ def line(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a Markdown table: text in its first column, figures in the others."""
+    marks = ("---", *("---:" for _ in columns[1:]))
+    return [line(*cells) for cells in (columns, marks, *rows)]
+
+
 def mib(size_bytes: float | None, form: str = ".1f", none: str = "-") -> str:
     """Format bytes in MiB; `none` if unknown."""
     return none if size_bytes is None else f"{size_bytes / MIB:{form}}"
@@ -51,6 +65,21 @@ def apart(call: Callable[..., Row], *arguments: Any) -> Row | None:
             return pool.submit(call, *arguments).result()
         except BrokenProcessPool:
             return None
+
+
+@contextmanager
+def chromium(*flags: str) -> Iterator[Browser]:
+    """Keep Debian's Chromium open in the context."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        sys.exit("chromium is not installed")
+    with (
+        sync_playwright() as p,
+        p.chromium.launch(executable_path=path, args=["--no-sandbox", *flags]) as browser,
+    ):
+        yield browser
 
 
 def plain(row: Mapping[str, Any]) -> str:
