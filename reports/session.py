@@ -234,12 +234,9 @@ def _networks() -> list[str]:
     """Summarize the same from the rows of `reports.networks`."""
     rows = read_rows(NETWORKS, {}).values()
     looked = [row for row in rows if "plain_outputs" in row]
-    if not looked:
-        return []
     same = [row for row in looked if not row["plain_differ"]]
-    held = [row for row in looked if row.get("measured_held_bytes")]
-    over, off = over_and_off(held)
-    held = [row for row in held if row.get("budget_of") == "held"]
+    over, off = over_and_off(looked)
+    held = [row for row in looked if row["budget_of"] == "held"]
     return [
         "## Networks of the catalogue",
         "",

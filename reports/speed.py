@@ -31,11 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from models import drawn
-from reports.shared import ZOO, read_rows, write_rows
+from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
 
-ROOT = Path(__file__).parents[1]
-RESULT = Path(__file__).with_name("speed.json")
-PAGE = Path(__file__).with_suffix(".md")
+ROOT = FOLDER.parent
+RESULT, PAGE = FOLDER / "speed.json", FOLDER / "speed.md"
 BUDGET = "70%"
 RUNS = 3
 CHAINS = (1_000, 4_000, 11_000)
@@ -121,7 +120,7 @@ def command_s(*arguments: str) -> float:
     return min(times)
 
 
-def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
+def optimize_row(tree: Path, subject: Subject, cache: Path) -> Row:
     """Measure the seconds of each stage of one `optimize` in a fresh process, with the code of `tree`."""
     env = {
         **os.environ,
@@ -159,14 +158,14 @@ def checked_out(revision: str | None) -> Iterator[Path | None]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True, capture_output=True)
 
 
-def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[dict[str, Any]]:
+def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[Row]:
     """Measure each model's first run and the quickest of several later ones, in each tree, in turns."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     with checked_out(before) as old, tempfile.TemporaryDirectory() as caches:
         trees = {"now": ROOT} if old is None else {before or "": old, "now": ROOT}
         for number, subject in enumerate(subjects):
             for run, times in (("first", 1), ("later", runs)):
-                found: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+                found: dict[str, list[Row]] = {name: [] for name in trees}
                 for _ in range(times):
                     for name, tree in trees.items():
                         cache = Path(caches) / name / str(number)
@@ -187,7 +186,7 @@ def chains(folder: Path, sizes: Sequence[int]) -> list[Path]:
     return paths
 
 
-def markdown(commands: Mapping[str, float], rows: Sequence[dict[str, Any]]) -> str:
+def markdown(commands: Mapping[str, float], rows: Sequence[Row]) -> str:
     """Return the page."""
     lines = [
         "# Time to answer",
@@ -210,7 +209,7 @@ def markdown(commands: Mapping[str, float], rows: Sequence[dict[str, Any]]) -> s
     return "\n".join([*lines, *_table(rows)]) + "\n"
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _table(rows: Sequence[Row]) -> list[str]:
     known = {stage for row in rows for stage in row["seconds"]}
     stages = [stage for stage in ("import", *STAGES) if stage in known]
     lines = [
@@ -236,11 +235,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program("reports.speed", __doc__)
     parser.add_argument("models", nargs="*", type=Path, help="ONNX files [those of models/zoo]")
     parser.add_argument(
         "--chains", nargs="*", type=int, default=CHAINS, help="nodes of chains to be made, about"
