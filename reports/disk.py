@@ -21,17 +21,16 @@ import onnxruntime as ort
 
 import planner
 from planner.disk import default_folder
-from planner.errors import InfeasibleBudgetError
 from planner.files.structuring import fields_of
 from planner.pipeline.record.rebuild import prepared_for, rebuild
 from planner.simulate.simulate import simulate
 from planner.units import format_bytes
 from reports.overlap import in_turns, profiled, throttled
+from reports.planned import feasible
 from reports.shared import FOLDER, ZOO, Row, line, program, write_rows
 
 RESULT, PAGE = FOLDER / "disk.json", FOLDER / "disk.md"
 STEPS, MBPS = 50, 300
-_ABOVE = 1.03  # factor on the least budget that has a plan: the next search may do worse
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
     """Measure one model at a share of its peak."""
     profile = profiled(model, folder)
-    done = _planned(model, percent, folder, profile, disk)
+    output = folder / "planned.onnx"
+    files: Row = {"profile": profile, "output": output, "disk": disk}
+    done = feasible(model, percent, swap="only", time_limit_s=10.0, **files)
     plan, check = done.plan, done.verification
-    assert done.output_path is not None and plan.disk is not None
+    assert plan.disk is not None
     assert check is not None and check.passed, check
     held = next(c for c in check.memory if (c.model, c.options) == ("rewritten", "recommended"))
     assert held.held_bytes is not None and held.predicted_held_bytes is not None
@@ -72,19 +73,7 @@ def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
         "moved_bytes": cost.swap_out_bytes + cost.swap_in_bytes,
         "disk": fields_of(plan.disk) | {"folder": ""},
         "predicted": {"own": cost.time_us / base_us, "throttled": throttled_us / base_us},
-    } | _steps(model, done.output_path, disk)
-
-
-def _planned(
-    model: Path, budget: str, folder: Path, profile: Path, disk: Path
-) -> planner.OptimizeResult:
-    """Plan for a budget, or for the least budget that has a plan."""
-    settings: Row = {"swap": "only", "profile": profile, "output": folder / "planned.onnx"}
-    try:
-        return planner.optimize(model, budget=budget, disk=disk, time_limit_s=10.0, **settings)
-    except InfeasibleBudgetError as error:
-        least_bytes = int(_ABOVE * (error.least_peak_bytes or 0))
-        return _planned(model, f"{least_bytes}B", folder, profile, disk)
+    } | _steps(model, output, disk)
 
 
 def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:

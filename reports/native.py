@@ -27,7 +27,6 @@ from typing import Literal
 
 import onnxruntime as ort
 
-from planner.errors import InfeasibleBudgetError
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import OpId
 from planner.results import OptimizeResult
@@ -45,6 +44,7 @@ from planner.runtime.options import most_threads
 from planner.runtime.profile import read_profile
 from planner.runtime.swapping import register_for
 from reports.native_page import page
+from reports.planned import feasible
 from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
 
 RESULT, PAGE = FOLDER / "native.json", FOLDER / "native.md"
@@ -52,9 +52,6 @@ STEPS = 200
 LEVELS = (0, 1, 2, 3, 99)
 _GROWING = 6
 """The number of steps after which a process no longer grows."""
-
-_ABOVE = 1.03
-"""Factor on the least budget that has a plan: a search found it, and the next search may do worse."""
 
 _GIVES_BACK = {
     "MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_MMAP_MAX_": "1000000",
@@ -94,7 +91,16 @@ def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps
     """Measure one model at a share of its peak."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "planned.onnx"
-        done = _planned(model, f"{percent}%", swap, output, time_limit_s)
+        done = feasible(
+            model,
+            f"{percent}%",
+            swap=swap,
+            copies=None if swap == "none" else "overlapped",
+            output=output,
+            force=True,
+            time_limit_s=time_limit_s,
+            verify=False,
+        )
         graph, order = done.after.graph, tuple(OpId(op) for op in done.after.timeline.order)
         predicted = pool_bytes(graph, order, threads=most_threads(), host_in_pool=True)
         least, found = _least(model, output, predicted)
@@ -116,27 +122,6 @@ def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps
             "grown": found,
             "original": _original_growth(model),
         }
-
-
-def _planned(
-    model: Path, budget: str, swap: Levers, output: Path, time_limit_s: float
-) -> OptimizeResult:
-    import planner
-
-    try:
-        return planner.optimize(
-            model,
-            budget=budget,
-            swap=swap,
-            copies=None if swap == "none" else "overlapped",
-            output=output,
-            force=True,
-            time_limit_s=time_limit_s,
-            verify=False,
-        )
-    except InfeasibleBudgetError as error:
-        least = f"{int(_ABOVE * (error.least_peak_bytes or 0))}B"
-        return _planned(model, least, swap, output, time_limit_s)
 
 
 def _is_in_order(done: OptimizeResult, level: int, folder: Path) -> bool:

@@ -21,18 +21,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from planner import optimize
-from planner.errors import InfeasibleBudgetError, PlannerError
-from planner.report.document.headline import held
-from planner.results import OptimizeResult
-from reports.shared import FOLDER, ZOO, Row, line, mib, program, read_rows, write_rows
+from reports.planned import planned
+from reports.shared import FOLDER, ZOO, Row, line, mib, plain, program, read_rows, write_rows
 
 RESULT, PAGE = FOLDER / "session.json", FOLDER / "session.md"
 NETWORKS = FOLDER / "networks.json"
@@ -65,35 +59,13 @@ NEAR = 1.001
 """Factor on the budget for constants, which a session keeps beside the planned regions."""
 FAR = 0.03
 """Largest error of a prediction that the page does not name."""
-MORE = 1.02
-"""Factor on the budget that an error names, which is the observed need of one plan."""
 
 
 def row_of(model: Path, percent: int, time_limit_s: float) -> Row:
     """Measure one model at one budget."""
-    row: Row = {"model": model.stem, "asked": f"{percent}%"}
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-
-        def attempt(budget: str) -> OptimizeResult:
-            return optimize(
-                model,
-                budget=budget,
-                output=Path(folder) / "planned.onnx",
-                swap="none",
-                time_limit_s=time_limit_s,
-                force=True,
-            )
-
-        try:
-            try:
-                result = attempt(f"{percent}%")
-            except InfeasibleBudgetError as error:
-                row["refused"] = str(error)
-                result = attempt(f"{int(MORE * error.least_peak_bytes)}B")
-        except PlannerError as error:
-            return {**row, "error": str(error)}
-    return {**row, **figures(result), "wall_s": round(time.monotonic() - start, 1)}
+    asked = f"{percent}%"
+    found = planned(model, None, time_limit_s, budgets=(asked,), swap="none")
+    return {"model": model.stem, "asked": asked, **found}
 
 
 def loop_of(net: str, size: str, percent: int, time_limit_s: float) -> Row:
@@ -129,26 +101,6 @@ def loop_of(net: str, size: str, percent: int, time_limit_s: float) -> Row:
     }
 
 
-def figures(result: OptimizeResult) -> Row:
-    """Return the figures of a result that a row keeps."""
-    verification = result.verification
-    assert verification is not None
-    bits = verification.default_bits
-    return {
-        "budget_bytes": result.plan.budget_bytes,
-        "baseline_bytes": result.plan.baseline.peak_bytes,
-        "live_bytes": result.plan.planned.peak_bytes,
-        "passed": verification.passed,
-        "failures": list(verification.failures),
-        "compared": bits.compared if bits else 0,
-        "differ": list(bits.differ) if bits else [],
-        "unstable": list(bits.unstable) if bits else [],
-        "ratio": verification.time.ratio if verification.time else None,
-        "ort_version": verification.ort_version,
-        **msgspec.to_builtins(held(result)),
-    }
-
-
 def over_and_off(rows: Sequence[Row]) -> tuple[list[Row], str]:
     """(rows that hold more than their budget as `planner.open_session` opens the file; how far off the
     predictions of what is held are, as the end of a sentence). Where the budget bounds live bytes, since
@@ -176,8 +128,8 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     """Return the tables."""
     loops = [row for row in rows if "loop" in row]
     rows = [row for row in rows if "loop" not in row]
-    good = [row for row in rows if "error" not in row]
-    same = [row for row in good if not row["differ"]]
+    good = [row for row in rows if "why" not in row]
+    same = [row for row in good if not row["plain_differ"]]
     over, off = over_and_off(good)
     ort = next((row["ort_version"] for row in good), "?")
     lines = [
@@ -206,9 +158,7 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         *(_line(row) for row in good),
         "",
     ]
-    failed = [row for row in good if not row["passed"]]
-    lines += [f"{row['model']}, {row['asked']}: **{row['failures'][0]}**" for row in failed]
-    lines += [f"{row['model']}, {row['asked']}: {row['error']}" for row in rows if "error" in row]
+    lines += [f"{row['model']}, {row['asked']}: {row['why']}" for row in rows if "why" in row]
     lines += ["", *_loops(loops), "", *_networks()]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -252,14 +202,13 @@ def _networks() -> list[str]:
 
 
 def _line(row: Row) -> str:
-    asked = f"{row['asked']}, refused" if "refused" in row else row["asked"]
-    same = row["compared"] - len(row["differ"])
+    asked = row["asked"] if row["budget"] == row["asked"] else f"{row['asked']}, refused"
     cells = [
         row["model"],
         asked,
         mib(row["budget_bytes"]),
-        mib(row["live_bytes"]),
-        f"{same} of {row['compared']}",
+        mib(row["planned_bytes"]),
+        plain(row),
         mib(row["measured_held_bytes"]),
         mib(row["grown_bytes"]),
         mib(row["results_bytes"]),

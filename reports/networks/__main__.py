@@ -98,8 +98,8 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         f"Where `onnxruntime.InferenceSession(path)` opens both files, {len(plain)} of "
         f"{len(verified)} networks give the same bits in all results (*plain*). {len(over)} of "
         f"{len(verified) - len(live)} hold more than their budget as `planner.open_session` opens them; "
-        f"what is held is predicted {off}. In {len(live)} more the budget bounds live bytes alone, as their "
-        "outcomes say: less than 256 KiB comes and goes, or kernels pack constant weights.",
+        f"what is held is predicted {off}. In {len(live)} more the budget bounds live bytes alone, as "
+        "their outcomes say: less than 256 KiB comes and goes, or kernels pack constant weights.",
         "",
         f"{len(late)} of them were tried once the exporter stood (`models/networks/unseen.py`): "
         f"{sum(row in right for row in late)} export with autograd's numbers, "
