@@ -45,6 +45,7 @@ from reports.browser_runs import (
     PACKAGE,
     NoRuntimeError,
     compared,
+    differing,
     install,
     lay_out,
     least_cap_mib,
@@ -200,18 +201,14 @@ def on_webgpu(
         "steps": GPU_STEPS,
         **measured,
         **compared(one, two),
-        "differ": _differ(one, two),
-        "original_differs_from_itself": _differ(one, again),
+        "differ": differing(one, two),
+        "original_differs_from_itself": differing(one, again),
         "losses_apart": max(
             abs(a - b) / abs(a) for a, b in zip(one["losses"], two["losses"], strict=True)
         ),
         "cap_mib": cap,
         "under_cap": under_cap(capped),
     }
-
-
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [n for n, digest in one["digests"].items() if other["digests"].get(n) != digest]
 
 
 def said(text: str) -> None:

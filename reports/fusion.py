@@ -30,7 +30,6 @@ import onnxruntime as ort
 from planner import clock
 from planner.choices import FuseMode
 from planner.cost.work import Unit, work_of
-from planner.graph.model import TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN, POINTWISE
 from planner.native import library_path
 from planner.pipeline.levers.fuse.fusing import fused, fused_nodes
@@ -143,17 +142,13 @@ def _facts(prepared: Prepared) -> Row:
     with clock.counting():  # the same on a busy machine
         orders = base_orders(prepared, time_limit_s=_SEARCH_S)
         least = least_found_peak(prepared, settings_of(prepared), orders, time_limit_s=_SEARCH_S)
+    work = [work_of(prepared.graph, op) for op in prepared.graph.operations]
     return {
-        "moved_bytes": moved_bytes(prepared.graph),
+        # that operations other than products and convolutions read and write in a step
+        "moved_bytes": sum(one.bytes for one in work if one.unit is not Unit.MATRIX),
         "least_peak_bytes": min(least, prepared.baseline.peak_bytes),
         "predicted_us": sum(prepared.duration_us),
     }
-
-
-def moved_bytes(graph: TrainingGraph) -> int:
-    """Count the bytes that operations other than products and convolutions read and write in a step."""
-    work = [work_of(graph, op) for op in graph.operations]
-    return sum(one.bytes for one in work if one.unit is not Unit.MATRIX)
 
 
 def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:

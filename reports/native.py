@@ -105,7 +105,7 @@ def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps
         predicted = pool_bytes(graph, order, threads=most_threads(), host_in_pool=True)
         least, found = _least(model, output, predicted)
         bits = _run(model, output, f"{least}B", steps, "new")
-        wanted = _original_digests(model, steps)
+        wanted = _run(model, model, "default", steps, "new")["digests"]
         return {
             "budget_bytes": done.plan.budget_bytes,
             "peak_bytes": done.plan.planned.peak_bytes,
@@ -120,7 +120,7 @@ def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps
             "levels": len(LEVELS),
             "levels_in_order": sum(_is_in_order(done, level, Path(folder)) for level in LEVELS),
             "grown": found,
-            "original": _original_growth(model),
+            "original": _run(model, model, "default"),
         }
 
 
@@ -192,15 +192,6 @@ def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) 
 
 
 @cache
-def _original_digests(model: Path, steps: int) -> list[list[str]]:
-    return _run(model, model, "default", steps, "new")["digests"]
-
-
-@cache
-def _original_growth(model: Path) -> Row:
-    return _run(model, model, "default")
-
-
 def _run(
     model: Path,
     file: Path,
@@ -208,7 +199,8 @@ def _run(
     steps: int = _GROWING,
     inputs: Literal["new", "same"] = "same",
 ) -> Row:
-    """Return the figures of steps in a separate process; {} where the pool is too small."""
+    """Return the figures of steps in a separate process, once for the same; {} where the pool is too
+    small."""
     command = [sys.executable, "-m", "reports.native_run", model, file, way, str(steps), inputs]
     given = os.environ | (_GIVES_BACK if inputs == "same" else {})
     done = subprocess.run(

@@ -184,7 +184,7 @@ def page(rows: Sequence[Row]) -> str:
 def _times(row: Row) -> str:
     losses = [taken["loss"] for taken in row[EAGER]["taken"]]
     apart = off(row)
-    cells = [
+    return line(
         row["name"],
         row["budget"],
         f"×{ratio(row, 's'):.2f}",
@@ -192,20 +192,14 @@ def _times(row: Row) -> str:
         f"{losses[0]:.4f} -> {losses[-1]:.4f}",
         f"{apart[0]:.1e}, {apart[4]:.1e}, {max(apart):.1e}",
         f"{row[PLANNED]['made_s']:.1f} s",
-    ]
-    return line(*cells)
+    )
 
 
 def _bytes_of(row: Row) -> str:
     eager, planned = row[EAGER]["bytes"], row[PLANNED]["bytes"]
-    figures = (
-        row[EAGER]["weights"],
-        eager["trained"],
-        planned["made"],
-        planned["ready"],
-        planned["trained"],
-        planned["trained"] - planned["ready"],
-    )
+    figures = [row[EAGER]["weights"], eager["trained"]]
+    figures += [planned[when] for when in ("made", "ready", "trained")]
+    figures.append(planned["trained"] - planned["ready"])
     return line(row["name"], row["budget"], *(f"{size / MIB:.0f}" for size in figures))
 
 

@@ -6,9 +6,9 @@ import hashlib
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -157,11 +157,8 @@ def threads(where: Where) -> Found:
         except Exception as error:
             wrong.append(str(error)[:300])
 
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in wanted]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        list(pool.map(work, wanted))
     return {"runs": 4 * runs, "wrong": len(wrong), "said": wrong[:3], "holds": not wrong}
 
 

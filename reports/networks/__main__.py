@@ -168,7 +168,7 @@ def _line(row: Row) -> str:
             f"{row['identical']} of {row['outputs']}",
             plain(row),
             " -> ".join(mib(row[key], ".2f") for key in ("peak_bytes", "planned_bytes")),
-            _held(row),
+            ", ".join(mib(row[f"measured_{key}_bytes"], ".2f") for key in ("held", "default_held")),
             f"{100 * row['added']:.1f}%",
         ]
     else:
@@ -182,14 +182,6 @@ def _budget(row: Row) -> str:
     if row["budget"].endswith("%"):
         return row["budget"]
     return f"{100 * row['budget_bytes'] / row['peak_bytes']:.0f}% (named)"
-
-
-def _held(row: Row) -> str:
-    """Return the measured bytes that sessions hold; "" if not measured."""
-    if not row.get("measured_held_bytes"):
-        return ""
-    ours, plain = row["measured_held_bytes"], row["measured_default_held_bytes"]
-    return f"{ours / 2**20:.2f}, {plain / 2**20:.2f}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.pipeline.answer.problem import problem_in
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.solve.orders import base_orders
 from planner.plan.problem import Problem
+from planner.request import Costs, Request
 from reports.shared import ZOO
 from reports.solver.build import Mode, base_peak, with_budget, with_levers
 from reports.solver.moccasin import read, read_folder, short_name
@@ -54,15 +58,24 @@ def _checkmate(options: Namespace) -> Iterator[Case]:
             yield from _cases(name, problem, percent, "recompute", methods, options)
 
 
-def _real(options: Namespace) -> Iterator[Case]:
-    from reports.solver.real import real_orders
+def real_orders(model: Path, hardware: str, order_limit_s: float = 20.0) -> dict[str, Problem]:
+    """Return the problem of a model's training step in every base order, the least peak's first.
 
+    Each one's capacity is its peak. Durations and copy bandwidths are the profile's; buffers are rounded
+    up as ONNX Runtime's arena does. Kernels' workspace is that of the CPU's, the only one known.
+    """
+    prepared = prepare(Request(model=model, costs=Costs(hardware=hardware)))
+    orders = base_orders(prepared, time_limit_s=order_limit_s)
+    return {o.name: problem_in(prepared, o.order, name=model.stem) for o in orders}
+
+
+def _real(options: Namespace) -> Iterator[Case]:
     paths: list[Path] = options.models or sorted(ZOO.glob("*.onnx"))
     modes: list[Mode] = options.modes or ["recompute", "swap", "both"]
     for path in paths:
         if options.only not in path.stem:
             continue
-        orders = real_orders(path, hardware=options.hardware)
+        orders = real_orders(path, options.hardware)
         peak = min(base_peak(problem) for problem in orders.values())
         for percent, mode in itertools.product(options.percents or [90, 70, 50, 35], modes):
             capacity = math.ceil(percent * peak / 100)

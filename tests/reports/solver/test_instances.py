@@ -18,7 +18,7 @@ from planner.simulate.simulate import simulate
 from reports.shared import ZOO
 from reports.solver.build import base_actions, base_peak, with_budget
 from reports.solver.moccasin import ORDER_GIVEN, ORDER_SORTED, read, read_folder
-from reports.solver.real import real_orders
+from reports.solver.parts import real_orders
 from reports.solver.synthetic import FAMILIES, synthetic
 
 
@@ -153,7 +153,7 @@ def test_a_folder_is_listed_smallest_first(tmp_path: Path):
 
 
 def test_a_training_graph_is_taken_in_its_best_order():
-    orders = real_orders(ZOO / "mlp_adamw.onnx", hardware="v100", order_limit_s=2.0)
+    orders = real_orders(ZOO / "mlp_adamw.onnx", "v100", order_limit_s=2.0)
     problem = next(iter(orders.values()))
     assert problem.name == "mlp_adamw"
     assert problem.capacity_bytes == base_peak(problem)
