@@ -30,23 +30,8 @@ from reports.shared import FOLDER, ZOO, Row, line, mib, plain, program, read_row
 
 RESULT, PAGE = FOLDER / "session.json", FOLDER / "session.md"
 NETWORKS = FOLDER / "networks.json"
-SAMPLES = (
-    ("mlp_adamw", 90),
-    ("mlp_adamw", 75),
-    ("resnet18", 80),
-    ("resnet18", 60),
-    ("gpt", 80),
-    ("gpt", 60),
-    ("gpt", 40),
-)
-LARGE = (
-    ("mlp_s_adamw", 80),
-    ("gpt_s", 60),
-    ("resnet18_s", 80),
-    ("bert_base", 80),
-    ("gpt2_small", 60),
-    ("resnet50_b32", 60),
-)
+SAMPLES = "mlp_adamw:90 mlp_adamw:75 resnet18:80 resnet18:60 gpt:80 gpt:60 gpt:40"
+LARGE = "mlp_s_adamw:80 gpt_s:60 resnet18_s:80 bert_base:80 gpt2_small:60 resnet50_b32:60"
 """Training graphs of `models/` with more layers and larger batches, for a machine with 24 GiB."""
 LOOPS = (
     ("resnet18", "--batch 64 --image-size 64 --width 8", 70),
@@ -234,14 +219,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args(arguments)
     rows: list[Row] = read_rows(RESULT, [])
-    asked = [(ZOO / f"{name}.onnx", percent) for name, percent in SAMPLES]
-    if options.graphs:
-        asked = [(options.graphs / f"{name}.onnx", percent) for name, percent in LARGE]
-    if options.models:
-        pairs = (text.rpartition(":") for text in options.models)
-        asked = [(Path(path), int(percent)) for path, _, percent in pairs]
+    folder, names = (options.graphs, LARGE) if options.graphs else (ZOO, SAMPLES)
+    known = (name.partition(":") for name in names.split())
+    asked = options.models or [f"{folder}/{name}.onnx:{percent}" for name, _, percent in known]
+    pairs = (text.rpartition(":") for text in asked)
     work: list[Callable[[], Row]]
-    work = [partial(row_of, model, percent, options.time_limit) for model, percent in asked]
+    work = [partial(row_of, Path(path), int(p), options.time_limit) for path, _, p in pairs]
     if options.loops:
         work = [partial(loop_of, *loop, options.time_limit) for loop in LOOPS]
     for measured in () if options.page_only else work:

@@ -6,7 +6,9 @@ import argparse
 import json
 import multiprocessing
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -65,6 +67,16 @@ def apart(call: Callable[..., Row], *arguments: Any) -> Row | None:
             return pool.submit(call, *arguments).result()
         except BrokenProcessPool:
             return None
+
+
+def least_s(command: Sequence[str | Path], runs: int, cwd: Path | None = None) -> float:
+    """Return the least wall time of a process, of some runs."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, cwd=cwd, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 @contextmanager

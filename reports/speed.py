@@ -23,7 +23,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from models import drawn
-from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
+from reports.shared import FOLDER, ZOO, Row, least_s, program, read_rows, write_rows
 
 ROOT = FOLDER.parent
 RESULT, PAGE = FOLDER / "speed.json", FOLDER / "speed.md"
@@ -109,17 +108,6 @@ class Subject:
         return {} if self.is_run else {"verify": False, "calibrate": False}
 
 
-def command_s(*arguments: str) -> float:
-    """Return the least wall time of a few runs of `planner ARGUMENTS`."""
-    command = [sys.executable, "-c", "from planner.cli.main import run; run()", *arguments]
-    times = []
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def optimize_row(tree: Path, subject: Subject, cache: Path) -> Row:
     """Measure the seconds of each stage of one `optimize` in a fresh process, with the code of `tree`."""
     env = {
@@ -141,19 +129,20 @@ def optimize_row(tree: Path, subject: Subject, cache: Path) -> Row:
 
 
 @contextmanager
-def checked_out(revision: str | None) -> Iterator[Path | None]:
-    """Check out a revision for the context."""
-    if revision is None:
-        yield None
+def trees_of(before: str | None) -> Iterator[dict[str, Path]]:
+    """Yield the trees by name: the working tree, and before it a revision that is checked out for the
+    context."""
+    if before is None:
+        yield {"now": ROOT}
         return
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run(
-            [*git, "add", "--detach", str(tree), revision], check=True, capture_output=True
+            [*git, "add", "--detach", str(tree), before], check=True, capture_output=True
         )
         try:
-            yield tree
+            yield {before: tree, "now": ROOT}
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True, capture_output=True)
 
@@ -161,8 +150,7 @@ def checked_out(revision: str | None) -> Iterator[Path | None]:
 def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[Row]:
     """Measure each model's first run and the quickest of several later ones, in each tree, in turns."""
     rows: list[Row] = []
-    with checked_out(before) as old, tempfile.TemporaryDirectory() as caches:
-        trees = {"now": ROOT} if old is None else {before or "": old, "now": ROOT}
+    with trees_of(before) as trees, tempfile.TemporaryDirectory() as caches:
         for number, subject in enumerate(subjects):
             for run, times in (("first", 1), ("later", runs)):
                 found: dict[str, list[Row]] = {name: [] for name in trees}
@@ -260,9 +248,11 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     named = [m.resolve() for m in asked.models]
     models = named if named or asked.add else sorted(ZOO.glob("*.onnx"))
-    commands = {"`planner --help`": command_s("--help")}
+    planner = [sys.executable, "-c", "from planner.cli.main import run; run()"]
+    commands = {"`planner --help`": least_s([*planner, "--help"], RUNS)}
     for model in models:
-        commands[f"`planner analyze {model.name}`"] = command_s("analyze", str(model), "--json")
+        command = [*planner, "analyze", str(model), "--json"]
+        commands[f"`planner analyze {model.name}`"] = least_s(command, RUNS)
     with tempfile.TemporaryDirectory() as folder:
         subjects = [
             *(Subject(path=m) for m in [*models, *chains(Path(folder), asked.chains)]),

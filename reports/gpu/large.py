@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -33,7 +32,7 @@ from planner.targets.backend import backend_of
 from planner.targets.cuda import CUDA
 from reports.gpu.basics import least_ms
 from reports.gpu.graphs import Where
-from reports.shared import ZOO
+from reports.shared import ZOO, read_rows, write_rows
 
 Found = dict[str, Any]
 _TYPES = {"bf16": TensorProto.BFLOAT16, "fp16": TensorProto.FLOAT16}
@@ -107,7 +106,9 @@ def check(name: str, where: Where, graphs: Path, work: Path) -> Found:
     """Return a check by its name."""
     title, _, kind = name.rpartition(": ")
     case = next(c for c in (CASES if where.cuda else REHEARSED) if c.name == title)
-    run = _Run(case=case, where=where, graphs=graphs if where.cuda else ZOO, work=work)
+    folder = work / case.name.replace(" ", "_").replace("%", "")
+    folder.mkdir(parents=True, exist_ok=True)
+    run = _Run(case=case, where=where, graphs=graphs if where.cuda else ZOO, folder=folder)
     return {"plan": run.plan, "steps": run.steps, "pool": run.pool, "graph": run.graph}[kind]()
 
 
@@ -118,20 +119,15 @@ class _Run:
     case: Case
     where: Where
     graphs: Path
-    work: Path
-
-    def _file(self, name: str) -> Path:
-        folder = self.work / self.case.name.replace(" ", "_").replace("%", "")
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / name
+    folder: Path
 
     @property
     def _model(self) -> Path:
-        return self._file("model.onnx")
+        return self.folder / "model.onnx"
 
     @property
     def _planned(self) -> Path:
-        return self._file("planned.onnx")
+        return self.folder / "planned.onnx"
 
     def plan(self) -> Found:
         """Plan the case, with times of this device."""
@@ -169,7 +165,7 @@ class _Run:
             "fused": plan.fused_nodes,
             "unchanged": plan.unchanged,
         }
-        (self._file("facts.json")).write_text(json.dumps(found), encoding="utf-8")
+        write_rows(self.folder / "facts.json", found)
         is_fused = self.case.fuse == "none" or plan.fused_nodes > 0
         return {**found, "holds": plan.planned.peak_bytes <= plan.budget_bytes and is_fused}
 
@@ -216,7 +212,7 @@ class _Run:
         return {
             "ms": ms,
             "ratio": ms["planned"] / ms["model"],
-            "predicted": self._facts["predicted"],
+            "predicted": read_rows(self.folder / "facts.json", {})["predicted"],
             "outputs": len(names),
             "steps": rounds,
             "different": sorted(different)[:10],
@@ -227,14 +223,10 @@ class _Run:
             "holds": gap < _NEAR if self.case.fuse == "auto" else different <= unsteady,
         }
 
-    @property
-    def _facts(self) -> Found:
-        return json.loads((self._file("facts.json")).read_text(encoding="utf-8"))
-
     def pool(self) -> Found:
         """The least pool above the budget, in percent, in which the rewritten file runs; the original
         does not."""
-        facts = self._facts
+        facts = read_rows(self.folder / "facts.json", {})
         budget, waiting = facts["budget_bytes"], set(facts["on_host"])
         if waiting and not self.where.cuda:
             return {"skipped": "what is on the host is in the CPU's pool too", "holds": True}

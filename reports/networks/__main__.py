@@ -135,16 +135,12 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
             *(f"| {row['network']} | {'<br>'.join(map(short, row['assumed']))} |" for row in taken),
             "",
         ]
-    failed = [row for row in rows if row not in exported]
-    if failed:
-        text += ["## Not exported", "", "| network | why |", "|---|---|"]
-        text += [f"| {r['network']} | {short(r['export'] or r['numbers'])} |" for r in failed]
-        text.append("")
-    odd = [row for row in exported if row["plan"] != "verified"]
-    if odd:
-        text += ["## Not planned or not verified", "", "| network | why |", "|---|---|"]
-        text += [f"| {row['network']} | {short(row.get('why', 'verification'))} |" for row in odd]
-        text.append("")
+    failed = [(r, r["export"] or r["numbers"]) for r in rows if r not in exported]
+    odd = [(r, r.get("why", "verification")) for r in exported if r["plan"] != "verified"]
+    for title, found in (("Not exported", failed), ("Not planned or not verified", odd)):
+        if found:
+            text += [f"## {title}", "", "| network | why |", "|---|---|"]
+            text += [*(f"| {row['network']} | {short(why)} |" for row, why in found), ""]
     return "\n".join(text)
 
 

@@ -94,8 +94,6 @@ NETWORKS: Mapping[str, Network] = {
             "intermediate_size": 5120,
             "patch_size": 14,
             "num_labels": 1000,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
         },
     ),
 }
