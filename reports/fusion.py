@@ -274,7 +274,7 @@ def _line(name: str, mode: str, row: Row) -> str:
         share = format_percent(one[key] / row[key] - 1)
         return f"{format_bytes(row[key])} -> {format_bytes(one[key])} ({share})"
 
-    cells = [
+    return line(
         name,
         mode,
         f"{row['operations']:,}, {one['nodes']:,} nodes fused",
@@ -283,8 +283,7 @@ def _line(name: str, mode: str, row: Row) -> str:
         f"{one['processor']:.3f}",
         f"{one['wall']:.3f}",
         f"{one['same']} of {one['outputs']}",
-    ]
-    return line(*cells)
+    )
 
 
 if __name__ == "__main__":

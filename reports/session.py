@@ -188,7 +188,7 @@ def _networks() -> list[str]:
 
 def _line(row: Row) -> str:
     asked = row["asked"] if row["budget"] == row["asked"] else f"{row['asked']}, refused"
-    cells = [
+    return line(
         row["model"],
         asked,
         mib(row["budget_bytes"]),
@@ -201,8 +201,7 @@ def _line(row: Row) -> str:
         f"{mib(row['measured_default_held_bytes'])}",
         f"{mib(row['default_grown_before_bytes'])} -> {mib(row['default_grown_bytes'])}",
         "" if row["ratio"] is None else f"×{row['ratio']:.3f}",
-    ]
-    return line(*cells)
+    )
 
 
 def _key(row: Row) -> tuple[str, ...]:

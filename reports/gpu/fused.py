@@ -153,16 +153,13 @@ def _layer(side: int, number: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
     if number != onnx.TensorProto.FLOAT:
         nodes = _cast(nodes, ("x", "w", "b"), ("y", "c"), number)
     square = [side, side]
-    inputs = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", square), ("w", square), ("b", [side]))
-    ]
-    outputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, square) for n in ("y", "c")]
+    shapes = {"x": square, "w": square, "b": [side], "y": square, "c": square}
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes.items()]
     fixed = [
         onnx.numpy_helper.from_array(np.array([-1], np.int64), "last"),
         onnx.numpy_helper.from_array(np.array(1e-5, dtype), "tiny"),
     ]
-    graph = helper.make_graph(nodes, "layer", inputs, outputs, fixed)
+    graph = helper.make_graph(nodes, "layer", ends[:3], ends[3:], fixed)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 

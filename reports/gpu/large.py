@@ -30,11 +30,10 @@ from planner.runtime.options import hold_no_more
 from planner.targets import HOST
 from planner.targets.backend import backend_of
 from planner.targets.cuda import CUDA
-from reports.gpu.basics import least_ms
+from reports.gpu.basics import Found, least_ms
 from reports.gpu.graphs import Where
 from reports.shared import ZOO, read_rows, write_rows
 
-Found = dict[str, Any]
 _TYPES = {"bf16": TensorProto.BFLOAT16, "fp16": TensorProto.FLOAT16}
 _OVER = (0, 1, 2, 5, 10, 20)
 _NEAR = 1e-3
@@ -71,7 +70,7 @@ class Case:
     @property
     def checks(self) -> tuple[str, ...]:
         """The names of its checks, in order."""
-        kinds = ("plan", "steps", "pool", *(("graph",) if self.swap == "none" else ()))
+        kinds = ("plan", "steps", "pool", *["graph"] * (self.swap == "none"))
         return tuple(f"{self.name}: {kind}" for kind in kinds)
 
 
