@@ -63,7 +63,7 @@ class Trained:
         self.module.load_state_dict(state, strict=False)
         x, y = (torch.from_numpy(array) for array in draw_inputs(made.inputs).values())
         self.optimizer = torch.optim.AdamW(self.module.parameters(), 1e-3)
-        self.torch, self._now = torch.__version__, _bytes
+        self.torch, self._now = str(torch.__version__), _bytes
         self._before = _put_back()
         start = time.process_time()
         if way == PLANNED:
