@@ -13,25 +13,23 @@ least cap under which a model does two steps is searched for by halves, to a MiB
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
 import json
 import platform
-import shutil
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from models import zoo
 from planner import optimize
@@ -47,6 +45,7 @@ from reports.browser_runs import (
     PACKAGE,
     NoRuntimeError,
     compared,
+    differing,
     install,
     lay_out,
     least_cap_mib,
@@ -54,7 +53,7 @@ from reports.browser_runs import (
     trained,
 )
 from reports.browser_table import table
-from reports.shared import FOLDER, MIB, write_rows
+from reports.shared import FOLDER, MIB, chromium, program, write_rows
 
 PICTURE = FOLDER / "page" / "browser.png"
 LEVELS: tuple[Level, ...] = ("disabled", "extended", "all")
@@ -171,7 +170,7 @@ def on_webgpu(
     folder: Path, model: Path, feeds: Mapping[str, np.ndarray], budget: str
 ) -> dict[str, Any]:
     """Take all measurements on WebGPU, with a plan for it, or name what is missing here."""
-    with chromium(*GPU_FLAGS) as browser, served(folder) as address:
+    with chromium(*FLAGS, *GPU_FLAGS) as browser, served(folder) as address:
         page = browser.new_page()
         page.goto(f"{address}?only=")
         adapter = page.evaluate(_ADAPTER)
@@ -202,27 +201,14 @@ def on_webgpu(
         "steps": GPU_STEPS,
         **measured,
         **compared(one, two),
-        "differ": _differ(one, two),
-        "original_differs_from_itself": _differ(one, again),
+        "differ": differing(one, two),
+        "original_differs_from_itself": differing(one, again),
         "losses_apart": max(
             abs(a - b) / abs(a) for a, b in zip(one["losses"], two["losses"], strict=True)
         ),
         "cap_mib": cap,
         "under_cap": under_cap(capped),
     }
-
-
-@contextlib.contextmanager
-def chromium(*flags: str) -> Iterator[Browser]:
-    """Keep Chromium open in the context."""
-    with sync_playwright() as p:
-        path = shutil.which("chromium")
-        with p.chromium.launch(executable_path=path, args=[*FLAGS, *flags]) as browser:
-            yield browser
-
-
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [n for n, digest in one["digests"].items() if other["digests"].get(n) != digest]
 
 
 def said(text: str) -> None:
@@ -239,7 +225,7 @@ def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
         install(folder)
         said("planning")
         plan = lay_out(folder, model, feeds, budget=budget, swap="none").plan
-        with chromium() as browser, served(folder) as address:
+        with chromium(*FLAGS) as browser, served(folder) as address:
             version = browser.version
             wasm = on_wasm(browser, address, folder, feeds, budget)
         gpu = on_webgpu(folder, model, feeds, budget) if with_gpu else {"why_not": "--no-webgpu"}
@@ -275,7 +261,7 @@ def serve(model: Path, budget: str, dims: Mapping[str, int]) -> None:
 
 def main() -> int:
     """Measure and write the page, or serve the folder."""
-    parser = argparse.ArgumentParser(prog="python -m reports.browser", description=__doc__)
+    parser = program("reports.browser", __doc__)
     parser.add_argument(
         "--model", type=Path, default=zoo.path("gpt"), help="to train instead of the GPT"
     )
@@ -288,8 +274,6 @@ def main() -> int:
         if options.serve:
             serve(options.model, options.budget, dims_of(options.dim))
             return 0
-        if shutil.which("chromium") is None:
-            raise NoRuntimeError("chromium is not installed")
         found = measured(options.model, options.budget, with_gpu=not options.no_webgpu)
     except (NoRuntimeError, PlannerError) as error:
         print(error, file=sys.stderr)

@@ -173,12 +173,16 @@ def least_cap_mib(browser: Browser, address: str, name: str, known_mib: int) -> 
     return high
 
 
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """List the outputs of a run that have other bits in another one."""
+    return [n for n, digest in one["digests"].items() if other["digests"].get(n) != digest]
+
+
 def compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Compare outputs and losses of two runs, bit for bit."""
-    names = list(one["digests"])
-    same = [name for name in names if one["digests"][name] == other["digests"].get(name)]
+    count = len(one["digests"])
     return {
-        "outputs": len(names),
-        "identical": len(same),
+        "outputs": count,
+        "identical": count - len(differing(one, other)),
         "losses_equal": one["losses"] == other["losses"] and bool(one["losses"]),
     }

@@ -47,7 +47,8 @@ def table(found: Mapping[str, Any]) -> str:
         *[
             f"| {row['level']} | {row['original']['nodes']} / {row['rewritten']['nodes']} | "
             f"{' / '.join('yes' if row[name]['as_native'] else 'no' for name in BOTH)} | "
-            f"{row['identical']} of {row['outputs']} | {_share(row)} |"
+            f"{row['identical']} of {row['outputs']} | "
+            f"{max(row[name]['worst_share'] for name in BOTH):.1e} |"
             for row in wasm["orders"]
         ],
         "",
@@ -114,7 +115,3 @@ def _outcomes(found: Mapping[str, Any]) -> dict[str, str]:
         else f"runs, {r['steps']} step{'s' * (r['steps'] > 1)}"
         for n, r in found["under_cap"].items()
     }
-
-
-def _share(row: Mapping[str, Any]) -> str:
-    return f"{max(row[name]['worst_share'] for name in BOTH):.1e}"

@@ -8,43 +8,34 @@ compared bit for bit. Rows go to `reports/disk.json`, the page to `reports/disk.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import mmap
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnxruntime as ort
 
 import planner
 from planner.disk import default_folder
-from planner.errors import InfeasibleBudgetError
 from planner.files.structuring import fields_of
 from planner.pipeline.record.rebuild import prepared_for, rebuild
-from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.options import Opening, stop_spinning
-from planner.runtime.swapping import LINK_MBPS
 from planner.simulate.simulate import simulate
 from planner.units import format_bytes
-from reports.overlap import THREADS, profiled
+from reports.overlap import in_turns, profiled, throttled
+from reports.planned import feasible
+from reports.shared import FOLDER, ZOO, Row, line, program, write_rows
 
-RESULT = Path(__file__).with_suffix(".json")
-ZOO = Path(__file__).parents[1] / "models" / "zoo"
+RESULT, PAGE = FOLDER / "disk.json", FOLDER / "disk.md"
 STEPS, MBPS = 50, 300
-_ABOVE = 1.03  # factor on the least budget that has a plan: the next search may do worse
-
-Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write the page."""
-    parser = argparse.ArgumentParser(prog="reports.disk", description="Swaps to a disk.")
+    parser = program("reports.disk", __doc__)
     parser.add_argument("--disk", type=Path, default=default_folder(), metavar="DIR")
     disk = parser.parse_args(arguments).disk
     rows: dict[str, Row] = {}
@@ -54,17 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found = measured(model, percent, Path(folder), disk)
             rows[f"{model.stem}, {percent}"] = found
             print(model.stem, percent, json.dumps(found), flush=True)
-    RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    RESULT.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+    write_rows(RESULT, rows)
+    PAGE.write_text(page(rows), encoding="utf-8")
     return 0
 
 
 def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
     """Measure one model at a share of its peak."""
     profile = profiled(model, folder)
-    done = _planned(model, percent, folder, profile, disk)
+    output = folder / "planned.onnx"
+    files: Row = {"profile": profile, "output": output, "disk": disk}
+    done = feasible(model, percent, swap="only", time_limit_s=10.0, **files)
     plan, check = done.plan, done.verification
-    assert done.output_path is not None and plan.disk is not None
+    assert plan.disk is not None
     assert check is not None and check.passed, check
     held = next(c for c in check.memory if (c.model, c.options) == ("rewritten", "recommended"))
     assert held.held_bytes is not None and held.predicted_held_bytes is not None
@@ -80,19 +73,7 @@ def measured(model: Path, percent: str, folder: Path, disk: Path) -> Row:
         "moved_bytes": cost.swap_out_bytes + cost.swap_in_bytes,
         "disk": fields_of(plan.disk) | {"folder": ""},
         "predicted": {"own": cost.time_us / base_us, "throttled": throttled_us / base_us},
-    } | _steps(model, done.output_path, disk)
-
-
-def _planned(
-    model: Path, budget: str, folder: Path, profile: Path, disk: Path
-) -> planner.OptimizeResult:
-    """Plan for a budget, or for the least budget that has a plan."""
-    settings: Row = {"swap": "only", "profile": profile, "output": folder / "planned.onnx"}
-    try:
-        return planner.optimize(model, budget=budget, disk=disk, time_limit_s=10.0, **settings)
-    except InfeasibleBudgetError as error:
-        least_bytes = int(_ABOVE * (error.least_peak_bytes or 0))
-        return _planned(model, f"{least_bytes}B", folder, profile, disk)
+    } | _steps(model, output, disk)
 
 
 def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:
@@ -106,29 +87,10 @@ def _throttled_us(model: Path, plan: planner.Plan, profile: Path) -> float:
 
 def _steps(model: Path, output: Path, disk: Path) -> Row:
     """Run steps in turns; return ratios of the least times, and bytes of the file left in the cache."""
-
-    def options(mbps: int) -> ort.SessionOptions:
-        made = Opening(threads=THREADS, entries=((LINK_MBPS, str(mbps)),)).options()
-        stop_spinning(made)
-        return made
-
-    sessions = {"original": ort.InferenceSession(model, options(0))}
+    sessions = {"original": ort.InferenceSession(model, throttled(0))}
     for name, mbps in (("own", 0), ("throttled", MBPS)):
-        sessions[name] = planner.open_session(output, options(mbps), disk=disk)
-    times: dict[str, list[float]] = {name: [] for name in sessions}
-    differing = 0
-    for turn in range(STEPS):
-        feeds, _ = make_inputs(model, seed=turn)
-        results: dict[str, list[bytes]] = {}
-        for name, session in sessions.items():
-            began = time.perf_counter()
-            found = ort.InferenceSession.run(session, None, feeds)  # results stay in the pool
-            times[name].append(time.perf_counter() - began)
-            results[name] = [array.tobytes() for array in found]
-            del found
-        differing += any(found != results["original"] for found in results.values())
-    base = min(times.pop("original"))
-    ratios = {name: min(found) / base for name, found in times.items()}
+        sessions[name] = planner.open_session(output, throttled(mbps), disk=disk)
+    ratios, differing = in_turns(model, sessions, STEPS)
     return {"differing": differing, "cached_bytes": _cached_bytes(), "measured": ratios}
 
 
@@ -194,7 +156,7 @@ def _line(name: str, row: Row) -> str:
         f"{row['differing']} of {STEPS}",
         *(f"{row['measured'][at]:.2f} ({row['predicted'][at]:.2f})" for at in row["measured"]),
     )
-    return f"| {' | '.join(cells)} |\n"
+    return f"{line(*cells)}\n"
 
 
 if __name__ == "__main__":

@@ -6,22 +6,20 @@ the first page of the built documents in Chromium (`--site`; playwright and a `c
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from planner import optimize
-from planner.results import ModelView, OptimizeResult
+from planner.results import OptimizeResult
+from reports.shared import MIB, ZOO, chromium, program
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "figures"
-SAMPLE = ROOT / "models" / "zoo" / "gpt.onnx"
+SAMPLE = ZOO / "gpt.onnx"
 BUDGET = "60%"
 WIDTH, HEIGHT, LEFT, TOP, GAP = 880, 300, 56, 46, 22
-MIB = 1 << 20
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #333 }
 .title { font-weight: 600 } .small { font-size: 11px } .area { fill: #5b7fa6 } .after { fill: #4b8f6b }
@@ -59,7 +57,8 @@ def memory_picture(result: OptimizeResult) -> str:
             f'<text class="title" x="{x:.1f}" y="20">{title}: a peak of {max(live):.1f} MiB</text>',
             f'<path class="{style}" d="{_area(live, x, wide, tall, top)}"/>',
             f'<line class="axis" x1="{x:.1f}" x2="{x + wide:.1f}" y1="{TOP + tall}" y2="{TOP + tall}"/>',
-            f'<text class="small" x="{x:.1f}" y="{TOP + tall + 18}">{_what_runs(view)}</text>',
+            f'<text class="small" x="{x:.1f}" y="{TOP + tall + 18}">{len(live):,} operations, in the '
+            "order in which they run</text>",
         ]
     y = TOP + tall * (1 - budget / top)
     lines += [
@@ -80,10 +79,6 @@ def _area(live: list[float], x: float, wide: float, tall: float, top: float) -> 
     return "".join([*points, f"V{TOP + tall:.1f}Z"])
 
 
-def _what_runs(view: ModelView) -> str:
-    return f"{len(view.timeline.order):,} operations, in the order in which they run"
-
-
 def planned(folder: Path) -> OptimizeResult:
     """Plan the sample by recompute and order, and verify it."""
     result = optimize(
@@ -95,26 +90,18 @@ def planned(folder: Path) -> OptimizeResult:
 
 def site_picture(folder: Path) -> None:
     """Take a picture of the first page of the built documents."""
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        sys.exit("chromium is not installed")
-
     build = ["-m", "sphinx", "-q", "-c", str(ROOT / "docs"), str(ROOT), str(folder / "site")]
     subprocess.run([sys.executable, *build], cwd=ROOT, check=True)
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1100, "height": 760})
         page.goto((folder / "site" / "docs" / "index.html").as_uri())
         page.wait_for_timeout(500)
         page.screenshot(path=FOLDER / "site.png")
-        browser.close()
 
 
 def main() -> None:
     """Write the pictures."""
-    parser = argparse.ArgumentParser(prog="python -m reports.figures", description=__doc__)
+    parser = program("reports.figures", __doc__)
     parser.add_argument("--site", action="store_true", help="the picture of the built site alone")
     arguments = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)

@@ -9,17 +9,17 @@ and who asks for each. Times are of processes of their own, the least of some ru
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from reports.shared import least_s, program
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -114,16 +114,6 @@ def installed(folder: Path, extra: str) -> Path:
     return python
 
 
-def seconds(python: Path, arguments: tuple[str, ...], folder: Path) -> float:
-    """Return the least time of several runs of one process."""
-    times = []
-    for _ in range(RUNS + 1):  # the first one compiles
-        start = time.perf_counter()
-        subprocess.run([python, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL)
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
-
-
 def loaded(python: Path, code: str, folder: Path) -> list[str]:
     """Return the heavy packages that some code loads."""
     code += f"\nimport sys; print(*[m for m in {LOADED!r} if m in sys.modules])"
@@ -175,7 +165,7 @@ def page(packages: list[Package], extra: str, starts: dict[str, float], heavy: l
 
 def main() -> None:
     """Install, measure, and write the page."""
-    parser = argparse.ArgumentParser(prog="python -m reports.footprint", description=__doc__)
+    parser = program("reports.footprint", __doc__)
     parser.add_argument("--extra", default="cpu", help="what is installed beside the package (cpu)")
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     arguments = parser.parse_args()
@@ -185,7 +175,8 @@ def main() -> None:
         done = subprocess.run(
             [python, "-c", _LOOK], check=True, cwd=folder, capture_output=True, text=True
         )
-        starts = {what: seconds(python, args, folder) for what, args in START.items()}
+        # the first run compiles
+        starts = {what: least_s([python, *a], RUNS + 1, folder) for what, a in START.items()}
         heavy = loaded(python, "import planner", folder)
         text = page(packages_of(json.loads(done.stdout)), arguments.extra, starts, heavy)
     arguments.output.write_text(text, encoding="utf-8")

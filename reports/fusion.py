@@ -14,10 +14,12 @@ least peak that a short search finds. Rows go to `reports/fusion.json`, the page
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ import onnxruntime as ort
 from planner import clock
 from planner.choices import FuseMode
 from planner.cost.work import Unit, work_of
-from planner.graph.model import TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN, POINTWISE
 from planner.native import library_path
 from planner.pipeline.levers.fuse.fusing import fused, fused_nodes
@@ -38,7 +39,7 @@ from planner.pipeline.solve.orders import base_orders, least_found_peak
 from planner.request import Costs, Levers, Request
 from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.machine import BUSY, waited_s, waited_share
-from planner.runtime.options import default_threads
+from planner.runtime.options import default_threads, hold_no_more
 from planner.units import format_bytes, format_percent
 from reports.shared import FOLDER, ZOO, Row, line, program, read_rows, write_rows
 
@@ -57,14 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     asked = [(options.graphs or Path()) / model for model in options.models]
     rows: dict[str, Row] = read_rows(RESULT, {})
+    work: dict[str, Callable[[], Row]]
+    work = {m.stem: partial(measured, m) for m in asked or sorted(ZOO.glob("*.onnx"))}
     if options.layers:
-        rows["layers"] = {name: layer_times(*layer) for name, layer in LAYERS.items()}
-        write_rows(RESULT, rows)
-        PAGE.write_text(page(rows), encoding="utf-8")
-        return 0
-    for model in asked or sorted(ZOO.glob("*.onnx")):
-        rows[model.stem] = measured(model)
-        print(model.stem, json.dumps(rows[model.stem]), flush=True)
+        work = {"layers": lambda: {name: layer_times(*layer) for name, layer in LAYERS.items()}}
+    for name, measure in work.items():
+        rows[name] = measure()
+        print(name, json.dumps(rows[name]), flush=True)
         write_rows(RESULT, rows)
         PAGE.write_text(page(rows), encoding="utf-8")
     return 0
@@ -120,20 +120,12 @@ def layer_times(
         if made is None:
             raise ValueError(f"nothing of {conv} is fused")
         feeds, _ = make_inputs(path, 0, {}, None)
-        sessions = [
-            _session(one, Path(folder) / f"{i}.onnx") for i, one in enumerate((prepared, made))
-        ]
-        times: tuple[list[float], list[float]] = ([], [])
-        for index in range(_MOST_RUNS):
-            for which in (0, 1) if index % 2 else (1, 0):
-                start = time.perf_counter()
-                sessions[which].run(None, feeds)
-                times[which].append(time.perf_counter() - start)
+        (plain, ours), _ = _in_turns(_sessions(prepared, made), feeds, math.inf)
     kinds = [op.op_type for op in made.graph.operations if op.domain == FUSED_DOMAIN]
     return {
         "nodes": sorted(set(kinds) - {POINTWISE}),
-        "plain_us": 1e6 * min(times[0]),
-        "fused_us": 1e6 * min(times[1]),
+        "plain_us": 1e6 * min(plain),
+        "fused_us": 1e6 * min(ours),
     }
 
 
@@ -150,40 +142,23 @@ def _facts(prepared: Prepared) -> Row:
     with clock.counting():  # the same on a busy machine
         orders = base_orders(prepared, time_limit_s=_SEARCH_S)
         least = least_found_peak(prepared, settings_of(prepared), orders, time_limit_s=_SEARCH_S)
+    work = [work_of(prepared.graph, op) for op in prepared.graph.operations]
     return {
-        "moved_bytes": moved_bytes(prepared.graph),
+        # that operations other than products and convolutions read and write in a step
+        "moved_bytes": sum(one.bytes for one in work if one.unit is not Unit.MATRIX),
         "least_peak_bytes": min(least, prepared.baseline.peak_bytes),
         "predicted_us": sum(prepared.duration_us),
     }
 
 
-def moved_bytes(graph: TrainingGraph) -> int:
-    """Count the bytes that operations other than products and convolutions read and write in a step."""
-    work = [work_of(graph, op) for op in graph.operations]
-    return sum(one.bytes for one in work if one.unit is not Unit.MATRIX)
-
-
 def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
     """Time the step of both graphs in turns, and compare their results."""
-    with tempfile.TemporaryDirectory() as folder:
-        sessions = [
-            _session(one, Path(folder) / f"{i}.onnx") for i, one in enumerate((plain, made))
-        ]
-        results = [session.run(None, feeds) for session in sessions]
-        same = sum(np.array_equal(a, b, equal_nan=True) for a, b in zip(*results, strict=True))
-        wall: tuple[list[float], list[float]] = ([], [])
-        processor: tuple[list[float], list[float]] = ([], [])
-        began, waited = time.perf_counter(), waited_s()
-        for index in range(_MOST_RUNS):
-            for which in (0, 1) if index % 2 else (1, 0):
-                start = time.perf_counter(), time.process_time()
-                sessions[which].run(None, feeds)
-                if index >= _WARM_UPS:
-                    wall[which].append(time.perf_counter() - start[0])
-                    processor[which].append(time.process_time() - start[1])
-            if time.perf_counter() - began > _RUNS_S and index >= _LEAST_RUNS + _WARM_UPS:
-                break
-        busy = waited_share(waited, time.perf_counter() - began, default_threads())
+    sessions = _sessions(plain, made)
+    results = [session.run(None, feeds) for session in sessions]
+    same = sum(np.array_equal(a, b, equal_nan=True) for a, b in zip(*results, strict=True))
+    began, waited = time.perf_counter(), waited_s()
+    wall, processor = _in_turns(sessions, feeds, _RUNS_S)
+    busy = waited_share(waited, time.perf_counter() - began, default_threads())
     return {
         "outputs": len(results[0]),
         "same": int(same),
@@ -194,11 +169,38 @@ def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
     }
 
 
+Times = tuple[list[float], list[float]]
+
+
+def _in_turns(
+    sessions: Sequence[ort.InferenceSession], feeds: dict[str, Any], limit_s: float
+) -> tuple[Times, Times]:
+    """Return each session's wall times, and its processor times, without the first runs."""
+    wall: Times = ([], [])
+    processor: Times = ([], [])
+    began = time.perf_counter()
+    for index in range(_MOST_RUNS):
+        for which in (0, 1) if index % 2 else (1, 0):
+            start = time.perf_counter(), time.process_time()
+            sessions[which].run(None, feeds)
+            if index >= _WARM_UPS:
+                wall[which].append(time.perf_counter() - start[0])
+                processor[which].append(time.process_time() - start[1])
+        if time.perf_counter() - began > limit_s and index >= _LEAST_RUNS + _WARM_UPS:
+            break
+    return wall, processor
+
+
+def _sessions(*prepared: Prepared) -> list[ort.InferenceSession]:
+    with tempfile.TemporaryDirectory() as folder:
+        return [_session(one, Path(folder) / f"{i}.onnx") for i, one in enumerate(prepared)]
+
+
 def _session(prepared: Prepared, path: Path) -> ort.InferenceSession:
     ir.save(prepared.model, path)
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.enable_mem_pattern = options.enable_mem_reuse = False
+    hold_no_more(options)
     options.intra_op_num_threads = default_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.register_custom_ops_library(str(library_path()))
@@ -272,7 +274,7 @@ def _line(name: str, mode: str, row: Row) -> str:
         share = format_percent(one[key] / row[key] - 1)
         return f"{format_bytes(row[key])} -> {format_bytes(one[key])} ({share})"
 
-    cells = [
+    return line(
         name,
         mode,
         f"{row['operations']:,}, {one['nodes']:,} nodes fused",
@@ -281,8 +283,7 @@ def _line(name: str, mode: str, row: Row) -> str:
         f"{one['processor']:.3f}",
         f"{one['wall']:.3f}",
         f"{one['same']} of {one['outputs']}",
-    ]
-    return line(*cells)
+    )
 
 
 if __name__ == "__main__":

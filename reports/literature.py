@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from planner import optimize
 from planner.errors import InfeasibleBudgetError
@@ -20,14 +20,13 @@ from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.orders import base_orders, least_found_peak
 from planner.request import Costs, Request
-from reports.shared import FOLDER, line, program, write_rows
+from reports.shared import FOLDER, Row, line, program, write_rows
 
 RESULT, PAGE = FOLDER / "literature.json", FOLDER / "literature.md"
 _MB = 1e6
 BUDGETS_BYTES = (16_000_000_000, 32_000_000_000)
 HARDWARE = "v100"
 PROBE_S, PLAN_S = 2.0, 60.0
-
 
 _INTRODUCTION = """# TFLMS: Le et al. 2019
 
@@ -57,6 +56,7 @@ class Network:
         net, more: the recipe of `models.recipes`, and options of it.
         option: what grows, in steps of `step`; `power`: with which power of it memory grows.
         sizes: two sizes to measure, from which others are estimated.
+        said: the published figure, from the abstract of arXiv:1807.02037.
         grown: how many times as large the published batch is; `size`: the published size itself.
     """
 
@@ -66,6 +66,7 @@ class Network:
     power: int
     sizes: tuple[int, int]
     more: tuple[str, ...]
+    said: str
     grown: float = 1.0
     size: int = 0
 
@@ -77,47 +78,40 @@ class Network:
 NETWORKS = {
     "ResNet-50": Network(
         net="resnet50", option="--batch", step=8, power=1, sizes=(32, 64),
-        more=("--optimizer", "momentum"), grown=4.7,
+        more=("--optimizer", "momentum"), said="a batch 4.7 times as large", grown=4.7,
     ),
     "3D U-Net": Network(
         net="unet3d", option="--image-size", step=8, power=3, sizes=(64, 128),
-        more=("--optimizer", "adamw"), size=192,
+        more=("--optimizer", "adamw"), said="a batch twice as large; images of 192³", size=192,
     ),
 }  # fmt: skip
-
-PUBLISHED = {
-    "ResNet-50": "a batch 4.7 times as large",
-    "3D U-Net": "a batch twice as large; images of 192³",
-}
-"""The published figures, from the abstract of arXiv:1807.02037."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write both files."""
     program("reports.literature", __doc__).parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        rows = _rows(Path(folder))
+        rows = [_row(name, size, Path(folder)) for name in NETWORKS for size in BUDGETS_BYTES]
     write_rows(RESULT, rows)
     PAGE.write_text(markdown(rows), encoding="utf-8")
     return 0
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each network and budget."""
-    return [_row(name, size, folder) for name in NETWORKS for size in BUDGETS_BYTES]
-
-
-def _row(name: str, budget_bytes: int, folder: Path) -> dict[str, Any]:
+def _row(name: str, budget_bytes: int, folder: Path) -> Row:
+    """Return the row of a network and a budget."""
     network = NETWORKS[name]
 
     def path(size: int) -> Path:
         return built(network.net, folder, *network.more, network.option, str(size))
 
     def as_it_is(size: int) -> int:
-        return on_gpu(path(size), HARDWARE).baseline.peak_bytes
+        return on_gpu(path(size)).baseline.peak_bytes
 
     def planned(size: int) -> int:
-        return least_on_gpu(on_gpu(path(size), HARDWARE), PROBE_S)
+        prepared = on_gpu(path(size))
+        orders = base_orders(prepared, time_limit_s=PROBE_S)[:3]
+        settings = settings_of(prepared)
+        return min(NO_LIMIT, least_found_peak(prepared, settings, orders, time_limit_s=PROBE_S))
 
     without = _largest(as_it_is, network, budget_bytes)
     most = _largest(planned, network, budget_bytes)
@@ -131,7 +125,7 @@ def _row(name: str, budget_bytes: int, folder: Path) -> dict[str, Any]:
         "option": network.option.removeprefix("--"),
         "power": network.power,
         "without": without,
-        "published": PUBLISHED[name],
+        "published": network.said,
         "sizes": [
             {"size": published, "is_published": True, **_plans(path(published), budget_bytes)},
             {"size": most, "is_published": False, **found},
@@ -139,12 +133,12 @@ def _row(name: str, budget_bytes: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _plans(path: Path, budget_bytes: int) -> dict[str, Any]:
+def _plans(path: Path, budget_bytes: int) -> Row:
     """Return plans within the budget, by how copies run; {} if none is found."""
     return {copies: _plan(path, budget_bytes, copies) for copies in ("overlapped", "serial")}
 
 
-def _plan(path: Path, budget_bytes: int, copies: Literal["overlapped", "serial"]) -> dict[str, Any]:
+def _plan(path: Path, budget_bytes: int, copies: Literal["overlapped", "serial"]) -> Row:
     try:
         result = optimize(
             path,
@@ -191,24 +185,13 @@ def built(net: str, folder: Path, *sizes: str) -> Path:
     return path
 
 
-def on_gpu(path: Path, hardware: str) -> Prepared:
+def on_gpu(path: Path) -> Prepared:
     """Prepare a model for CUDA, without a run."""
-    return prepare(Request(model=path, device="cuda", costs=Costs(hardware=hardware)))
+    return prepare(Request(model=path, device="cuda", costs=Costs(hardware=HARDWARE)))
 
 
-def least_on_gpu(prepared: Prepared, limit_s: float) -> int:
-    """Return the least peak that a short search with recompute and swaps finds."""
-    orders = base_orders(prepared, time_limit_s=limit_s)
-    settings = settings_of(prepared)
-    return min(NO_LIMIT, least_found_peak(prepared, settings, orders[:3], time_limit_s=limit_s))
-
-
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """Return the page."""
-    return _INTRODUCTION.format(limit=rows[0]["limit_s"]) + _table_of(rows)
-
-
-def _table_of(rows: Iterable[Mapping[str, Any]]) -> str:
     cells: list[tuple[str, ...]] = []
     for r in rows:
         start = (r["network"], f"{r['budget_bytes'] / 1e9:.0f}", r["option"], str(r["without"]))
@@ -216,22 +199,19 @@ def _table_of(rows: Iterable[Mapping[str, Any]]) -> str:
             grown = (size["size"] / r["without"]) ** r["power"]
             why = r["published"] if size["is_published"] else "the largest"
             cells.append((*start, str(size["size"]), f"{grown:.1f}", why, *_cells(size)))
-    titles = ("network", "GB", "what grows", "as it is", "size", "times the elements", "")
-    return _table((*titles, "beside", "between", "run again", "swapped", "MB"), cells)
+    titles = ("network", "GB", "what grows", "as it is", "size", "times the elements", "", "beside")
+    titles = (*titles, "between", "run again", "swapped", "MB")
+    lines = "\n".join(line(*row) for row in (titles, ("---",) * len(titles), *cells))
+    return f"{_INTRODUCTION.format(limit=rows[0]['limit_s'])}\n{lines}\n"
 
 
-def _cells(size: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(size: Row) -> tuple[str, ...]:
     beside, between = size["overlapped"], size["serial"]
     ratios = [f"{plan['ratio']:.2f}" if plan else "none found" for plan in (beside, between)]
     if not beside:
         return (*ratios, "", "", "")
     counts = ("recomputed_ops", "swapped_tensors")
     return (*ratios, *(f"{beside[c]:,}" for c in counts), f"{beside['copied_bytes'] / _MB:,.0f}")
-
-
-def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [titles, ("---",) * len(titles), *rows]
-    return "\n" + "\n".join(line(*cells) for cells in lines) + "\n"
 
 
 if __name__ == "__main__":

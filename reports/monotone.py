@@ -10,11 +10,10 @@ schedule, and planner plans the same operators within that peak. Rows go to `mon
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 from reports.peers.networks import Network
 from reports.peers.partitioner import rows
-from reports.shared import FOLDER, line, mib, program, read_rows, write_rows
+from reports.shared import FOLDER, Row, mib, program, read_rows, table, write_rows
 
 RESULT, PAGE = FOLDER / "monotone.json", FOLDER / "monotone.md"
 BUDGETS = (0.35, 0.30, 0.25, 0.20, 0.15, 0.10, 0.05)
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = read_rows(RESULT, {})
+    found: dict[str, list[Row]] = read_rows(RESULT, {})
     for layers in () if options.page_only else LAYERS:
         network = Network(
             title=f"Llama, {layers} layers", recipe="llama", sizes={**SIZES, "layers": layers}
@@ -48,26 +47,26 @@ def main() -> None:
     PAGE.write_text(page(found), encoding="utf-8")
 
 
-def page(found: dict[str, list[dict[str, Any]]]) -> str:
+def page(found: dict[str, list[Row]]) -> str:
     """Return the page."""
     lines = [
         _ABOUT,
-        line("network", "budget", "peak MiB (keep all)", "PyTorch adds", "planner adds", "bound"),
-        line("---", *["---:"] * 5),
-    ]
-    for title, measured in found.items():
-        for row in measured:
-            ours = row["planner"]
-            lines.append(
-                line(
+        *table(
+            ("network", "budget", "peak MiB (keep all)", "PyTorch adds", "planner adds", "bound"),
+            (
+                (
                     title,
                     f"{row['budget']:.2f}",
                     f"{mib(row['peak_bytes'])} ({mib(row['keep_all_bytes'])})",
                     f"{row['partitioner']['added']:.1%}",
-                    f"{ours['added']:.1%}" if ours else "no plan found",
+                    f"{row['planner']['added']:.1%}" if row["planner"] else "no plan found",
                     f"{row['bound']:.1%}",
                 )
-            )
+                for title, measured in found.items()
+                for row in measured
+            ),
+        ),
+    ]
     for title, measured in found.items():
         peaks = [row["peak_bytes"] for row in measured]
         rises = sum(below > above for above, below in pairwise(peaks))

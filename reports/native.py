@@ -27,7 +27,6 @@ from typing import Literal
 
 import onnxruntime as ort
 
-from planner.errors import InfeasibleBudgetError
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import OpId
 from planner.results import OptimizeResult
@@ -45,6 +44,7 @@ from planner.runtime.options import most_threads
 from planner.runtime.profile import read_profile
 from planner.runtime.swapping import register_for
 from reports.native_page import page
+from reports.planned import feasible
 from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
 
 RESULT, PAGE = FOLDER / "native.json", FOLDER / "native.md"
@@ -52,9 +52,6 @@ STEPS = 200
 LEVELS = (0, 1, 2, 3, 99)
 _GROWING = 6
 """The number of steps after which a process no longer grows."""
-
-_ABOVE = 1.03
-"""Factor on the least budget that has a plan: a search found it, and the next search may do worse."""
 
 _GIVES_BACK = {
     "MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_MMAP_MAX_": "1000000",
@@ -94,12 +91,21 @@ def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps
     """Measure one model at a share of its peak."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "planned.onnx"
-        done = _planned(model, f"{percent}%", swap, output, time_limit_s)
+        done = feasible(
+            model,
+            f"{percent}%",
+            swap=swap,
+            copies=None if swap == "none" else "overlapped",
+            output=output,
+            force=True,
+            time_limit_s=time_limit_s,
+            verify=False,
+        )
         graph, order = done.after.graph, tuple(OpId(op) for op in done.after.timeline.order)
         predicted = pool_bytes(graph, order, threads=most_threads(), host_in_pool=True)
         least, found = _least(model, output, predicted)
         bits = _run(model, output, f"{least}B", steps, "new")
-        wanted = _original_digests(model, steps)
+        wanted = _run(model, model, "default", steps, "new")["digests"]
         return {
             "budget_bytes": done.plan.budget_bytes,
             "peak_bytes": done.plan.planned.peak_bytes,
@@ -114,29 +120,8 @@ def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps
             "levels": len(LEVELS),
             "levels_in_order": sum(_is_in_order(done, level, Path(folder)) for level in LEVELS),
             "grown": found,
-            "original": _original_growth(model),
+            "original": _run(model, model, "default"),
         }
-
-
-def _planned(
-    model: Path, budget: str, swap: Levers, output: Path, time_limit_s: float
-) -> OptimizeResult:
-    import planner
-
-    try:
-        return planner.optimize(
-            model,
-            budget=budget,
-            swap=swap,
-            copies=None if swap == "none" else "overlapped",
-            output=output,
-            force=True,
-            time_limit_s=time_limit_s,
-            verify=False,
-        )
-    except InfeasibleBudgetError as error:
-        least = f"{int(_ABOVE * (error.least_peak_bytes or 0))}B"
-        return _planned(model, least, swap, output, time_limit_s)
 
 
 def _is_in_order(done: OptimizeResult, level: int, folder: Path) -> bool:
@@ -207,15 +192,6 @@ def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) 
 
 
 @cache
-def _original_digests(model: Path, steps: int) -> list[list[str]]:
-    return _run(model, model, "default", steps, "new")["digests"]
-
-
-@cache
-def _original_growth(model: Path) -> Row:
-    return _run(model, model, "default")
-
-
 def _run(
     model: Path,
     file: Path,
@@ -223,7 +199,8 @@ def _run(
     steps: int = _GROWING,
     inputs: Literal["new", "same"] = "same",
 ) -> Row:
-    """Return the figures of steps in a separate process; {} where the pool is too small."""
+    """Return the figures of steps in a separate process, once for the same; {} where the pool is too
+    small."""
     command = [sys.executable, "-m", "reports.native_run", model, file, way, str(steps), inputs]
     given = os.environ | (_GIVES_BACK if inputs == "same" else {})
     done = subprocess.run(

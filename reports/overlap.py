@@ -11,12 +11,11 @@ Writes `overlap.md` and `overlap.json` beside this file.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,20 +31,18 @@ from planner.pipeline.solve.read_back import lowered_as
 from planner.plan.problem import Action, ActionKind
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.options import Opening, stop_spinning
+from planner.runtime.options import Memory, Opening, stop_spinning
 from planner.runtime.profile import create_session
 from planner.runtime.swapping import LINK_MBPS
 from planner.simulate.waits import paired
+from reports.shared import FOLDER, ZOO, Row, program, write_rows
 
-REPORT = Path(__file__).with_name("overlap.md")
-ZOO = Path(__file__).parents[1] / "models" / "zoo"
+RESULT, PAGE = FOLDER / "overlap.json", FOLDER / "overlap.md"
 CASES = tuple(f"{name}:{share}" for name in ("gpt", "mlp_adamw", "resnet18") for share in (60, 40))
 LINKS_MBPS = (150, 300, 1000)
 ROUNDS, WARM = 15, 2
 THREADS = 1
-CPU_PROFILE = Path(__file__).parents[1] / "planner" / "cost" / "profiles" / "cpu.toml"
-
-Row = dict[str, Any]
+CPU_PROFILE = FOLDER.parent / "planner" / "cost" / "profiles" / "cpu.toml"
 
 
 def profiled(model: Path, folder: Path) -> Path:
@@ -120,12 +117,36 @@ def between(result: OptimizeResult, profile: Path) -> Path:
     return path
 
 
-def opened(path: Path, mbps: int) -> ort.InferenceSession:
-    """Open a session, with its link throttled if it has one."""
-    opening = Opening(memory="recommended", threads=THREADS, entries=((LINK_MBPS, str(mbps)),))
-    options = opening.options()
+def throttled(mbps: int, memory: Memory = "default") -> ort.SessionOptions:
+    """Return options of a session, with its link throttled if it has one."""
+    entries = ((LINK_MBPS, str(mbps)),)
+    options = Opening(memory=memory, threads=THREADS, entries=entries).options()
     stop_spinning(options)
-    return create_session(path, options)
+    return options
+
+
+def in_turns(
+    model: Path, sessions: Mapping[str, ort.InferenceSession], steps: int
+) -> tuple[dict[str, float], int]:
+    """Run steps with new inputs in turns.
+
+    Return each session's least time, over the original's, and in how many steps any session had an
+    output with other bits than the original.
+    """
+    times: dict[str, list[float]] = {name: [] for name in sessions}
+    different = 0
+    for turn in range(steps):
+        feeds, _ = make_inputs(model, seed=turn)
+        results: dict[str, list[bytes]] = {}
+        for name, session in sorted(sessions.items(), reverse=bool(turn % 2)):
+            start = time.perf_counter()
+            found = ort.InferenceSession.run(session, None, feeds)  # results stay in a pool
+            times[name].append(time.perf_counter() - start)
+            results[name] = [array.tobytes() for array in found]
+            del found
+        different += any(found != results["original"] for found in results.values())
+    base_s = min(times.pop("original")[WARM:])
+    return {name: min(taken[WARM:]) / base_s for name, taken in times.items()}, different
 
 
 def measured(model: Path, budget: str, mbps: int, folder: Path, time_limit_s: float) -> Row:
@@ -142,20 +163,10 @@ def measured(model: Path, budget: str, mbps: int, folder: Path, time_limit_s: fl
         "serial": between(serial, profile),
         "overlapped": beside.output_path,
     }
-    sessions = {name: opened(path, mbps) for name, path in files.items()}
-    times: dict[str, list[float]] = {name: [] for name in files}
-    different = 0
-    for turn in range(WARM + ROUNDS):
-        feeds, _ = make_inputs(model, seed=turn)
-        results: dict[str, list[bytes]] = {}
-        for name, session in sorted(sessions.items(), reverse=bool(turn % 2)):
-            start = time.perf_counter()
-            found = session.run(None, feeds)
-            if turn >= WARM:
-                times[name].append(time.perf_counter() - start)
-            results[name] = [array.tobytes() for array in found]
-        different += any(found != results["original"] for found in results.values())
-    base_s = min(times["original"])
+    sessions = {
+        name: create_session(path, throttled(mbps, "recommended")) for name, path in files.items()
+    }
+    ratios, different = in_turns(model, sessions, WARM + ROUNDS)
     planned = {"serial": serial.plan, "overlapped": beside.plan}
     return {
         "model": model.stem,
@@ -169,7 +180,7 @@ def measured(model: Path, budget: str, mbps: int, folder: Path, time_limit_s: fl
                 "paged": plan.planned.paged_tensors,
                 "copies": (plan.planned.swap_us + plan.planned.page_us) / plan.baseline.time_us,
                 "predicted": plan.planned.time_us / plan.baseline.time_us,
-                "measured": min(times[name]) / base_s,
+                "measured": ratios[name],
             }
             for name, plan in planned.items()
         },
@@ -226,7 +237,7 @@ On CUDA none of this was run yet.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = program("reports.overlap", __doc__)
     parser.add_argument("models", nargs="*", help="of the samples, gpt:60 say; all at 60 and 40%%")
     parser.add_argument("--time-limit", type=float, default=5.0, help="for each plan, in seconds")
     parser.add_argument("--print", action="store_true", help="print the report, write nothing")
@@ -246,8 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = report(rows)
     print(text)
     if not asked.print:
-        REPORT.write_text(text, encoding="utf-8")
-        REPORT.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(text, encoding="utf-8")
+        write_rows(RESULT, rows)
     return 0
 
 

@@ -6,7 +6,6 @@ Training graphs of three sizes are built (PyTorch needed) and planned; each page
 
 from __future__ import annotations
 
-import argparse
 import io
 import re
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize
 from rich.console import Console
 
 from models.build import main as build
@@ -29,7 +28,7 @@ from planner.report.document.analysis import analyze_document
 from planner.report.document.outcome import optimize_document
 from planner.report.page import render_page, write_page
 from planner.report.terminal.brief import print_analysis_brief, print_optimize_brief
-from reports.shared import FOLDER, ZOO
+from reports.shared import FOLDER, ZOO, chromium, program
 
 SAMPLE = ZOO / "gpt.onnx"
 LAYERS = (5, 25, 108)
@@ -37,7 +36,7 @@ NET = ["--batch", "4", "--seq", "64", "--width", "64", "--heads", "4", "--vocabu
 RUNS = 3
 PICTURES = FOLDER / "page"
 PARTS = ("ranges", "peak", "budgets")
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS = ("--disable-gpu", "--no-first-run", "--disable-background-networking")
 _LOOK = ViewportSize(width=1180, height=820)
 _TALL = ViewportSize(width=1180, height=1480)
 
@@ -174,14 +173,10 @@ def _progress(text: str) -> None:
 
 def main() -> None:
     """Measure, write the table, and take the pictures."""
-    parser = argparse.ArgumentParser(prog="python -m reports.page", description=__doc__)
+    parser = program("reports.page", __doc__)
     parser.add_argument("--pictures-only", action="store_true")
     options = parser.parse_args()
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        sys.exit("chromium is not installed")
-    with sync_playwright() as p, tempfile.TemporaryDirectory() as name:
-        browser = p.chromium.launch(executable_path=chromium, args=_FLAGS)
+    with chromium(*FLAGS) as browser, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if not options.pictures_only:
             rows = [measured(layers, folder, browser) for layers in LAYERS]
@@ -189,7 +184,6 @@ def main() -> None:
             (FOLDER / "page.md").write_text(text, encoding="utf-8")
             print(text)
         pictures(browser, folder)
-        browser.close()
 
 
 if __name__ == "__main__":

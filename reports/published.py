@@ -21,7 +21,7 @@ from planner.order.lists import min_peak_order
 from planner.order.reorder import peak_of
 from planner.pipeline.solve.orders import base_orders
 from reports.literature import HARDWARE, built, on_gpu
-from reports.shared import FOLDER, Row, line, program, read_rows, write_rows
+from reports.shared import FOLDER, Row, program, read_rows, table, write_rows
 
 RESULT, PAGE = FOLDER / "published.json", FOLDER / "published.md"
 NETS = ("resnet18", "resnet50", "densenet121", "vit", "bert", "translator", "gpt2", "unet")
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _orders(path: Path) -> Row:
-    prepared = on_gpu(path, HARDWARE)
+    prepared = on_gpu(path)
     whole = prepared.formulated()
     place = {op: i for i, op in enumerate(whole.ops)}
     traced = [place[op] for op in file_order(prepared.graph) if op in place]
@@ -107,32 +107,48 @@ def page(rows: dict[str, Row]) -> str:
         f"Order alone saves {sum(saved) / len(saved):.0%} of the traced order's peak on average. *Best* "
         "is that of the best order found, *bound* of any.",
         "",
-        line(
-            "network", "batch", "operations", "traced, MB", "ONNX Runtime's", "best", "bound", "s"
+        *table(
+            (
+                "network",
+                "batch",
+                "operations",
+                "traced, MB",
+                "ONNX Runtime's",
+                "best",
+                "bound",
+                "s",
+            ),
+            (
+                (
+                    *key.split(":"),
+                    f"{row['nodes']:,}",
+                    *(
+                        f"{row[f'{of}_bytes'] / 1e6:,.1f}"
+                        for of in ("traced", "own", "best", "bound")
+                    ),
+                    f"{row['took_s']:.1f}",
+                )
+                for key, row in rows.items()
+            ),
         ),
-        line("---", *["---:"] * 7),
-    ]
-    for key, row in rows.items():
-        peaks = (
-            f"{row[f'{name}_bytes'] / 1e6:,.1f}" for name in ("traced", "own", "best", "bound")
-        )
-        lines.append(line(*key.split(":"), f"{row['nodes']:,}", *peaks, f"{row['took_s']:.1f}"))
-    lines += [
         "",
         f"Recompute and order, {LIMIT_S:.0f} s a search: the predicted step by the original's at a share "
         "of the peak in ONNX Runtime's order, and the seconds from start to end.",
         "",
-        line("network", "batch", *(f"{share}%" for share in SHARES)),
-        line("---", *["---:"] * (1 + len(SHARES))),
+        *table(
+            ("network", "batch", *(f"{share}%" for share in SHARES)),
+            (
+                (*key.split(":"), *map(_share, row["shares"].values()))
+                for key, row in rows.items()
+                if row["shares"]
+            ),
+        ),
     ]
-    for key, row in rows.items():
-        if row["shares"]:
-            cells = (
-                f"×{at['ratio']:.3f} ({at['took_s']:.0f} s)" if at else "none found"
-                for at in row["shares"].values()
-            )
-            lines.append(line(*key.split(":"), *cells))
     return "\n".join(lines) + "\n"
+
+
+def _share(at: Row | None) -> str:
+    return f"×{at['ratio']:.3f} ({at['took_s']:.0f} s)" if at else "none found"
 
 
 if __name__ == "__main__":

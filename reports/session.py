@@ -21,38 +21,17 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from planner import optimize
-from planner.errors import InfeasibleBudgetError, PlannerError
-from planner.report.document.headline import held
-from planner.results import OptimizeResult
-from reports.shared import FOLDER, ZOO, Row, line, mib, program, read_rows, write_rows
+from reports.planned import planned
+from reports.shared import FOLDER, ZOO, Row, line, mib, plain, program, read_rows, write_rows
 
 RESULT, PAGE = FOLDER / "session.json", FOLDER / "session.md"
 NETWORKS = FOLDER / "networks.json"
-SAMPLES = (
-    ("mlp_adamw", 90),
-    ("mlp_adamw", 75),
-    ("resnet18", 80),
-    ("resnet18", 60),
-    ("gpt", 80),
-    ("gpt", 60),
-    ("gpt", 40),
-)
-LARGE = (
-    ("mlp_s_adamw", 80),
-    ("gpt_s", 60),
-    ("resnet18_s", 80),
-    ("bert_base", 80),
-    ("gpt2_small", 60),
-    ("resnet50_b32", 60),
-)
+SAMPLES = "mlp_adamw:90 mlp_adamw:75 resnet18:80 resnet18:60 gpt:80 gpt:60 gpt:40"
+LARGE = "mlp_s_adamw:80 gpt_s:60 resnet18_s:80 bert_base:80 gpt2_small:60 resnet50_b32:60"
 """Training graphs of `models/` with more layers and larger batches, for a machine with 24 GiB."""
 LOOPS = (
     ("resnet18", "--batch 64 --image-size 64 --width 8", 70),
@@ -65,35 +44,13 @@ NEAR = 1.001
 """Factor on the budget for constants, which a session keeps beside the planned regions."""
 FAR = 0.03
 """Largest error of a prediction that the page does not name."""
-MORE = 1.02
-"""Factor on the budget that an error names, which is the observed need of one plan."""
 
 
 def row_of(model: Path, percent: int, time_limit_s: float) -> Row:
     """Measure one model at one budget."""
-    row: Row = {"model": model.stem, "asked": f"{percent}%"}
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-
-        def attempt(budget: str) -> OptimizeResult:
-            return optimize(
-                model,
-                budget=budget,
-                output=Path(folder) / "planned.onnx",
-                swap="none",
-                time_limit_s=time_limit_s,
-                force=True,
-            )
-
-        try:
-            try:
-                result = attempt(f"{percent}%")
-            except InfeasibleBudgetError as error:
-                row["refused"] = str(error)
-                result = attempt(f"{int(MORE * error.least_peak_bytes)}B")
-        except PlannerError as error:
-            return {**row, "error": str(error)}
-    return {**row, **figures(result), "wall_s": round(time.monotonic() - start, 1)}
+    asked = f"{percent}%"
+    found = planned(model, None, time_limit_s, budgets=(asked,), swap="none")
+    return {"model": model.stem, "asked": asked, **found}
 
 
 def loop_of(net: str, size: str, percent: int, time_limit_s: float) -> Row:
@@ -129,26 +86,6 @@ def loop_of(net: str, size: str, percent: int, time_limit_s: float) -> Row:
     }
 
 
-def figures(result: OptimizeResult) -> Row:
-    """Return the figures of a result that a row keeps."""
-    verification = result.verification
-    assert verification is not None
-    bits = verification.default_bits
-    return {
-        "budget_bytes": result.plan.budget_bytes,
-        "baseline_bytes": result.plan.baseline.peak_bytes,
-        "live_bytes": result.plan.planned.peak_bytes,
-        "passed": verification.passed,
-        "failures": list(verification.failures),
-        "compared": bits.compared if bits else 0,
-        "differ": list(bits.differ) if bits else [],
-        "unstable": list(bits.unstable) if bits else [],
-        "ratio": verification.time.ratio if verification.time else None,
-        "ort_version": verification.ort_version,
-        **msgspec.to_builtins(held(result)),
-    }
-
-
 def over_and_off(rows: Sequence[Row]) -> tuple[list[Row], str]:
     """(rows that hold more than their budget as `planner.open_session` opens the file; how far off the
     predictions of what is held are, as the end of a sentence). Where the budget bounds live bytes, since
@@ -176,8 +113,8 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     """Return the tables."""
     loops = [row for row in rows if "loop" in row]
     rows = [row for row in rows if "loop" not in row]
-    good = [row for row in rows if "error" not in row]
-    same = [row for row in good if not row["differ"]]
+    good = [row for row in rows if "why" not in row]
+    same = [row for row in good if not row["plain_differ"]]
     over, off = over_and_off(good)
     ort = next((row["ort_version"] for row in good), "?")
     lines = [
@@ -206,9 +143,7 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         *(_line(row) for row in good),
         "",
     ]
-    failed = [row for row in good if not row["passed"]]
-    lines += [f"{row['model']}, {row['asked']}: **{row['failures'][0]}**" for row in failed]
-    lines += [f"{row['model']}, {row['asked']}: {row['error']}" for row in rows if "error" in row]
+    lines += [f"{row['model']}, {row['asked']}: {row['why']}" for row in rows if "why" in row]
     lines += ["", *_loops(loops), "", *_networks()]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -234,12 +169,9 @@ def _networks() -> list[str]:
     """Summarize the same from the rows of `reports.networks`."""
     rows = read_rows(NETWORKS, {}).values()
     looked = [row for row in rows if "plain_outputs" in row]
-    if not looked:
-        return []
     same = [row for row in looked if not row["plain_differ"]]
-    held = [row for row in looked if row.get("measured_held_bytes")]
-    over, off = over_and_off(held)
-    held = [row for row in held if row.get("budget_of") == "held"]
+    over, off = over_and_off(looked)
+    held = [row for row in looked if row["budget_of"] == "held"]
     return [
         "## Networks of the catalogue",
         "",
@@ -255,14 +187,13 @@ def _networks() -> list[str]:
 
 
 def _line(row: Row) -> str:
-    asked = f"{row['asked']}, refused" if "refused" in row else row["asked"]
-    same = row["compared"] - len(row["differ"])
-    cells = [
+    asked = row["asked"] if row["budget"] == row["asked"] else f"{row['asked']}, refused"
+    return line(
         row["model"],
         asked,
         mib(row["budget_bytes"]),
-        mib(row["live_bytes"]),
-        f"{same} of {row['compared']}",
+        mib(row["planned_bytes"]),
+        plain(row),
         mib(row["measured_held_bytes"]),
         mib(row["grown_bytes"]),
         mib(row["results_bytes"]),
@@ -270,8 +201,7 @@ def _line(row: Row) -> str:
         f"{mib(row['measured_default_held_bytes'])}",
         f"{mib(row['default_grown_before_bytes'])} -> {mib(row['default_grown_bytes'])}",
         "" if row["ratio"] is None else f"×{row['ratio']:.3f}",
-    ]
-    return line(*cells)
+    )
 
 
 def _key(row: Row) -> tuple[str, ...]:
@@ -288,14 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args(arguments)
     rows: list[Row] = read_rows(RESULT, [])
-    asked = [(ZOO / f"{name}.onnx", percent) for name, percent in SAMPLES]
-    if options.graphs:
-        asked = [(options.graphs / f"{name}.onnx", percent) for name, percent in LARGE]
-    if options.models:
-        pairs = (text.rpartition(":") for text in options.models)
-        asked = [(Path(path), int(percent)) for path, _, percent in pairs]
+    folder, names = (options.graphs, LARGE) if options.graphs else (ZOO, SAMPLES)
+    known = (name.partition(":") for name in names.split())
+    asked = options.models or [f"{folder}/{name}.onnx:{percent}" for name, _, percent in known]
+    pairs = (text.rpartition(":") for text in asked)
     work: list[Callable[[], Row]]
-    work = [partial(row_of, model, percent, options.time_limit) for model, percent in asked]
+    work = [partial(row_of, Path(path), int(p), options.time_limit) for path, _, p in pairs]
     if options.loops:
         work = [partial(loop_of, *loop, options.time_limit) for loop in LOOPS]
     for measured in () if options.page_only else work:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-from collections.abc import Callable, Mapping
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "models" / "zoo"
@@ -18,9 +26,11 @@ Row = dict[str, Any]
 
 
 def program(name: str, about: str | None) -> argparse.ArgumentParser:
-    """Make the parser of `python -m NAME`, described by the first line of its module's docstring."""
+    """Make the parser of `python -m NAME`, described by its module's docstring."""
     return argparse.ArgumentParser(
-        prog=f"python -m {name}", description=(about or "").split("\n")[0]
+        prog=f"python -m {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
@@ -39,6 +49,12 @@ def line(*cells: object) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a Markdown table: text in its first column, figures in the others."""
+    marks = ("---", *("---:" for _ in columns[1:]))
+    return [line(*cells) for cells in (columns, marks, *rows)]
+
+
 def mib(size_bytes: float | None, form: str = ".1f", none: str = "-") -> str:
     """Format bytes in MiB; `none` if unknown."""
     return none if size_bytes is None else f"{size_bytes / MIB:{form}}"
@@ -51,6 +67,31 @@ def apart(call: Callable[..., Row], *arguments: Any) -> Row | None:
             return pool.submit(call, *arguments).result()
         except BrokenProcessPool:
             return None
+
+
+def least_s(command: Sequence[str | Path], runs: int, cwd: Path | None = None) -> float:
+    """Return the least wall time of a process, of some runs."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, cwd=cwd, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@contextmanager
+def chromium(*flags: str) -> Iterator[Browser]:
+    """Keep Debian's Chromium open in the context."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        sys.exit("chromium is not installed")
+    with (
+        sync_playwright() as p,
+        p.chromium.launch(executable_path=path, args=["--no-sandbox", *flags]) as browser,
+    ):
+        yield browser
 
 
 def plain(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ named. Of reports and tests it counts the lines alone.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
 import subprocess
@@ -17,10 +16,10 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PAGE = Path(__file__).with_suffix(".md")
+from reports.shared import FOLDER, program
+
+ROOT, PAGE = FOLDER.parent, FOLDER / "size.md"
 ROOMS = (
     "bound", "exact", "fit", "order", "pack", "pipeline", "plan", "portfolio", "search", "simulate",
 )  # fmt: skip
@@ -57,12 +56,13 @@ def size_of(sources: dict[str, str]) -> Size:
         sources: text by path.
     """
     trees = [ast.parse(text) for text in sources.values()]
-    functions = [f for tree in trees for f in _functions(tree)]
-    classes = Counter(name for tree in trees for name in _classes(tree))
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     folders = [path.rpartition("/")[0] for path in sources]
     return Size(
         files=len(sources),
-        most_files_in_a_folder=max((folders.count(folder) for folder in set(folders)), default=0),
+        most_files_in_a_folder=max(Counter(folders).values(), default=0),
         lines=sum(text.count("\n") for text in sources.values()),
         code_lines=sum(map(code_lines, sources.values(), trees)),
         long_functions=sum(_lines(f) > MAX_LINES for f in functions),
@@ -87,18 +87,13 @@ def code_lines(source: str, tree: ast.Module) -> int:
     return len(found - told)
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-
-
 def _lines(function: ast.FunctionDef) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
 def _parameters(function: ast.FunctionDef) -> int:
     of = function.args
-    names = [a.arg for a in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
-    return len([name for name in names if name not in ("self", "cls")])
+    return sum(a.arg not in ("self", "cls") for a in (*of.posonlyargs, *of.args, *of.kwonlyargs))
 
 
 def _constants(tree: ast.Module) -> Iterator[str]:
@@ -110,10 +105,6 @@ def _constants(tree: ast.Module) -> Iterator[str]:
             for name in names:
                 if isinstance(name, ast.Name) and name.id.startswith("_") and name.id.isupper():
                     yield name.id
-
-
-def _classes(tree: ast.Module) -> Iterator[str]:
-    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def working_tree() -> dict[str, str]:
@@ -191,8 +182,7 @@ def markdown(trees: dict[str, dict[str, str]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Count and write the page."""
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(prog="reports.size", description=__doc__.split("\n")[0])
+    parser = program("reports.size", __doc__)
     parser.add_argument("revisions", nargs="*", metavar="REVISION")
     trees = {r: at_revision(r) for r in parser.parse_args(arguments).revisions}
     page = markdown({**trees, "working tree": working_tree()})

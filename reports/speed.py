@@ -23,7 +23,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,11 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from models import drawn
-from reports.shared import ZOO, read_rows, write_rows
+from reports.shared import FOLDER, ZOO, Row, least_s, program, read_rows, write_rows
 
-ROOT = Path(__file__).parents[1]
-RESULT = Path(__file__).with_name("speed.json")
-PAGE = Path(__file__).with_suffix(".md")
+ROOT = FOLDER.parent
+RESULT, PAGE = FOLDER / "speed.json", FOLDER / "speed.md"
 BUDGET = "70%"
 RUNS = 3
 CHAINS = (1_000, 4_000, 11_000)
@@ -110,18 +108,7 @@ class Subject:
         return {} if self.is_run else {"verify": False, "calibrate": False}
 
 
-def command_s(*arguments: str) -> float:
-    """Return the least wall time of a few runs of `planner ARGUMENTS`."""
-    command = [sys.executable, "-c", "from planner.cli.main import run; run()", *arguments]
-    times = []
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
+def optimize_row(tree: Path, subject: Subject, cache: Path) -> Row:
     """Measure the seconds of each stage of one `optimize` in a fresh process, with the code of `tree`."""
     env = {
         **os.environ,
@@ -142,31 +129,31 @@ def optimize_row(tree: Path, subject: Subject, cache: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def checked_out(revision: str | None) -> Iterator[Path | None]:
-    """Check out a revision for the context."""
-    if revision is None:
-        yield None
+def trees_of(before: str | None) -> Iterator[dict[str, Path]]:
+    """Yield the trees by name: the working tree, and before it a revision that is checked out for the
+    context."""
+    if before is None:
+        yield {"now": ROOT}
         return
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run(
-            [*git, "add", "--detach", str(tree), revision], check=True, capture_output=True
+            [*git, "add", "--detach", str(tree), before], check=True, capture_output=True
         )
         try:
-            yield tree
+            yield {before: tree, "now": ROOT}
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True, capture_output=True)
 
 
-def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[dict[str, Any]]:
+def measure(subjects: Sequence[Subject], before: str | None, runs: int) -> list[Row]:
     """Measure each model's first run and the quickest of several later ones, in each tree, in turns."""
-    rows: list[dict[str, Any]] = []
-    with checked_out(before) as old, tempfile.TemporaryDirectory() as caches:
-        trees = {"now": ROOT} if old is None else {before or "": old, "now": ROOT}
+    rows: list[Row] = []
+    with trees_of(before) as trees, tempfile.TemporaryDirectory() as caches:
         for number, subject in enumerate(subjects):
             for run, times in (("first", 1), ("later", runs)):
-                found: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+                found: dict[str, list[Row]] = {name: [] for name in trees}
                 for _ in range(times):
                     for name, tree in trees.items():
                         cache = Path(caches) / name / str(number)
@@ -187,7 +174,7 @@ def chains(folder: Path, sizes: Sequence[int]) -> list[Path]:
     return paths
 
 
-def markdown(commands: Mapping[str, float], rows: Sequence[dict[str, Any]]) -> str:
+def markdown(commands: Mapping[str, float], rows: Sequence[Row]) -> str:
     """Return the page."""
     lines = [
         "# Time to answer",
@@ -210,7 +197,7 @@ def markdown(commands: Mapping[str, float], rows: Sequence[dict[str, Any]]) -> s
     return "\n".join([*lines, *_table(rows)]) + "\n"
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _table(rows: Sequence[Row]) -> list[str]:
     known = {stage for row in rows for stage in row["seconds"]}
     stages = [stage for stage in ("import", *STAGES) if stage in known]
     lines = [
@@ -236,11 +223,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program("reports.speed", __doc__)
     parser.add_argument("models", nargs="*", type=Path, help="ONNX files [those of models/zoo]")
     parser.add_argument(
         "--chains", nargs="*", type=int, default=CHAINS, help="nodes of chains to be made, about"
@@ -265,9 +248,11 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     named = [m.resolve() for m in asked.models]
     models = named if named or asked.add else sorted(ZOO.glob("*.onnx"))
-    commands = {"`planner --help`": command_s("--help")}
+    planner = [sys.executable, "-c", "from planner.cli.main import run; run()"]
+    commands = {"`planner --help`": least_s([*planner, "--help"], RUNS)}
     for model in models:
-        commands[f"`planner analyze {model.name}`"] = command_s("analyze", str(model), "--json")
+        command = [*planner, "analyze", str(model), "--json"]
+        commands[f"`planner analyze {model.name}`"] = least_s(command, RUNS)
     with tempfile.TemporaryDirectory() as folder:
         subjects = [
             *(Subject(path=m) for m in [*models, *chains(Path(folder), asked.chains)]),

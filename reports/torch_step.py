@@ -11,14 +11,12 @@ that other work of the machine meets both. Writes `torch_step.json` and `torch_s
 
 from __future__ import annotations
 
-import argparse
-import json
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from reports.shared import FOLDER, MIB, Row, line, program, read_rows, write_rows
 
@@ -65,7 +63,7 @@ class Trained:
         self.module.load_state_dict(state, strict=False)
         x, y = (torch.from_numpy(array) for array in draw_inputs(made.inputs).values())
         self.optimizer = torch.optim.AdamW(self.module.parameters(), 1e-3)
-        self.torch, self._now = torch.__version__, _bytes
+        self.torch, self._now = str(torch.__version__), _bytes
         self._before = _put_back()
         start = time.process_time()
         if way == PLANNED:
@@ -90,69 +88,45 @@ class Trained:
 
     def end(self) -> Row:
         """Return the other measurements."""
-        self.bytes["trained"] = self._now("VmHWM") - self._before
+        found = {**self.bytes, "trained": self._now("VmHWM") - self._before}
         weights = sum(p.nbytes for p in self.module.parameters())
-        return {
-            "made_s": self.made_s,
-            "bytes": self.bytes,
-            "weights": weights,
-            "torch": self.torch,
-        }
+        return {"made_s": self.made_s, "bytes": found, "weights": weights, "torch": self.torch}
 
 
-def answer(name: str, way: str) -> None:
-    """Train one step per line of stdin, and answer each with a line of JSON."""
-    trained = Trained(name, way)
-    print("ready", flush=True)
-    for asked in sys.stdin:
-        print(json.dumps(trained.step() if asked.strip() == "step" else trained.end()), flush=True)
+_here: list[Trained] = []
+"""What is trained in this process."""
 
 
-class Process:
-    """A fresh process that trains one network one way."""
+def begin(name: str, way: str) -> None:
+    """Make what is trained in this process."""
+    _here.append(Trained(name, way))
 
-    def __init__(self, name: str, way: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "reports.torch_step", name, "--worker", way],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": str(THREADS)},
-        )
-        self._read()
 
-    def ask(self, what: str) -> Row:
-        """Send one line, and return the answer."""
-        assert self._process.stdin is not None
-        print(what, file=self._process.stdin, flush=True)
-        return json.loads(self._read())
+def answer(what: str) -> Row:
+    """Call `step` or `end` of what is trained in this process."""
+    return getattr(_here[0], what)()
 
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
 
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit("a process ended before its time")
-        return line
+def process(name: str, way: str) -> ProcessPoolExecutor:
+    """Return a fresh process that trains one network one way."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=context, initializer=begin, initargs=(name, way))
 
 
 def row_of(name: str) -> Row:
     """Measure one network, both ways."""
     recipe, budget, size = ROWS[name]
     row: Row = {"name": name, "recipe": recipe, "budget": budget, "size": size, "steps": STEPS}
-    first = Process(name, PLANNED)  # makes the plan, which the process that is measured finds
-    first.close()
-    both = {way: Process(name, way) for way in (EAGER, PLANNED)}
-    taken: dict[str, list[Row]] = {way: [] for way in both}
-    for number in range(STEPS):
-        for way in sorted(both, reverse=bool(number % 2)):
-            taken[way].append(both[way].ask("step"))
-    for way, process in both.items():
-        row[way] = {**process.ask("end"), "taken": taken[way]}
-        process.close()
+    with process(name, PLANNED) as first:  # makes the plan, which the one that is measured finds
+        first.submit(answer, "end").result()
+    taken: dict[str, list[Row]] = {EAGER: [], PLANNED: []}
+    with process(name, EAGER) as theirs, process(name, PLANNED) as ours:
+        both = {EAGER: theirs, PLANNED: ours}
+        for number in range(STEPS):
+            for way in sorted(both, reverse=bool(number % 2)):
+                taken[way].append(both[way].submit(answer, "step").result())
+        for way, at in both.items():
+            row[way] = {**at.submit(answer, "end").result(), "taken": taken[way]}
     return row
 
 
@@ -210,7 +184,7 @@ def page(rows: Sequence[Row]) -> str:
 def _times(row: Row) -> str:
     losses = [taken["loss"] for taken in row[EAGER]["taken"]]
     apart = off(row)
-    cells = [
+    return line(
         row["name"],
         row["budget"],
         f"×{ratio(row, 's'):.2f}",
@@ -218,20 +192,14 @@ def _times(row: Row) -> str:
         f"{losses[0]:.4f} -> {losses[-1]:.4f}",
         f"{apart[0]:.1e}, {apart[4]:.1e}, {max(apart):.1e}",
         f"{row[PLANNED]['made_s']:.1f} s",
-    ]
-    return line(*cells)
+    )
 
 
 def _bytes_of(row: Row) -> str:
     eager, planned = row[EAGER]["bytes"], row[PLANNED]["bytes"]
-    figures = (
-        row[EAGER]["weights"],
-        eager["trained"],
-        planned["made"],
-        planned["ready"],
-        planned["trained"],
-        planned["trained"] - planned["ready"],
-    )
+    figures = [row[EAGER]["weights"], eager["trained"]]
+    figures += [planned[when] for when in ("made", "ready", "trained")]
+    figures.append(planned["trained"] - planned["ready"])
     return line(row["name"], row["budget"], *(f"{size / MIB:.0f}" for size in figures))
 
 
@@ -240,11 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = program("reports.torch_step", __doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--page-only", action="store_true")
-    parser.add_argument("--worker", choices=(EAGER, PLANNED), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.worker:
-        answer(options.rows[0], options.worker)
-        return
+    os.environ["OMP_NUM_THREADS"] = str(THREADS)  # of the processes that train
     known: dict[str, Row] = read_rows(RESULT, {})
     for name in () if options.page_only else options.rows or ROWS:
         known[name] = row_of(name)

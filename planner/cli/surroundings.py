@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata, util
 from pathlib import Path
 
@@ -208,12 +208,7 @@ def _providers(progress: Callable[[str], None]) -> tuple[Provider, ...]:
         if target.everywhere or (target.own_memory and not _is_installed(target)):
             continue
         progress(f"looking for a device of {target.provider}")
-        seen = backend_of(target).look()
-        found.append(
-            Provider(
-                name=target.provider, runs=seen.runs, devices=seen.devices, why_not=seen.why_not
-            )
-        )
+        found.append(Provider(name=target.provider, **asdict(backend_of(target).look())))
     return tuple(found)
 
 

@@ -138,12 +138,12 @@ def register_for(options: ort.SessionOptions, model: Path) -> None:
     needs = props.get(NEEDS_KEY) in NEEDS
     if needs and (disk_bytes := disk_bytes_of(props, str(model))) is not None:
         put_disk(options, disk_bytes)
-    if needs or _has_entry(options, _POOL_BYTES):
+    if needs or _asks_for_pool(options):
         register_library(options)
 
 
-def _has_entry(options: ort.SessionOptions, key: str) -> bool:
+def _asks_for_pool(options: ort.SessionOptions) -> bool:
     try:
-        return bool(options.get_session_config_entry(key))
+        return bool(options.get_session_config_entry(_POOL_BYTES))
     except RuntimeError:
         return False

@@ -65,8 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if strange is not None:
         parser.error(f"there is no check {strange!r}; there are {', '.join(map(repr, known))}")
     rows: dict[str, Row] = {} if asked.rehearse else read_rows(RESULT, {})
-    done = {name for name, row in rows.items() if row["cards"] == [*cards] and not is_slow(row)}
-    done = set() if asked.again else done
+    done = {
+        name
+        for name, row in rows.items()
+        if not asked.again and row["cards"] == [*cards] and row.get("error") != _SLOW
+    }
     wanted = [name for name in asked.checks or known if name not in done]
     work = asked.work or Path(tempfile.gettempdir()) / "planner-gpu"
     until = time.monotonic() + asked.seconds
@@ -83,11 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows[name] = {"cards": [*cards], **row}
             write_rows(RESULT, rows)
     return 0 if holds else 1
-
-
-def is_slow(row: Row) -> bool:
-    """Tell whether a check did not end in time."""
-    return row.get("error") == _SLOW
 
 
 def measured(name: str, asked: argparse.Namespace, work: Path, limit_s: float) -> Row:

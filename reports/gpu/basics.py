@@ -6,9 +6,9 @@ import hashlib
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -82,20 +82,23 @@ def overlap(where: Where) -> Found:
     rows: list[Found] = []
     for products in (1, 2, 4, 8):
         models = {way: where.chain(way, products) for way in ("none", "between", "beside")}
-        steps = {way: _in_place(where, where.session(model)) for way, model in models.items()}
+        steps = {way: bound(where, where.session(m), where.feeds()) for way, m in models.items()}
         rows.append({"products": products, "ms": least_ms(steps, where.many(20, 2))})
     hides = all(row["ms"]["beside"] <= row["ms"]["between"] for row in rows)
     moved_bytes = (LAYERS - 1) * where.side**2 * 4
     return {"rows": rows, "bytes_each_way": moved_bytes, "holds": hides or not where.cuda}
 
 
-def _in_place(where: Where, session: ort.InferenceSession) -> Callable[[], Any]:
-    """Return a step whose inputs and output are on the device."""
+def bound(
+    where: Where, session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]
+) -> Callable[[], Any]:
+    """Return a step whose inputs and outputs are on the device."""
     binding = session.io_binding()
-    for name, array in where.feeds().items():
+    for name, array in feeds.items():
         value = ort.OrtValue.ortvalue_from_numpy(array, where.device, 0)
         binding.bind_ortvalue_input(name, value)
-    binding.bind_output(session.get_outputs()[0].name, where.device, 0)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, where.device, 0)
     return lambda: session.run_with_iobinding(binding)
 
 
@@ -154,11 +157,8 @@ def threads(where: Where) -> Found:
         except Exception as error:
             wrong.append(str(error)[:300])
 
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in wanted]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        list(pool.map(work, wanted))
     return {"runs": 4 * runs, "wrong": len(wrong), "said": wrong[:3], "holds": not wrong}
 
 
@@ -202,7 +202,8 @@ def memory(where: Where, kind: str, size_bytes: int) -> Found:
     found: Found = {"ran": False}
     try:
         session = where.session(where.chain(), provider=provider, entries=entries)
-        found["ms"] = least_ms({"step": _in_place(where, session)}, where.many(10, 2))["step"]
+        step = bound(where, session, where.feeds())
+        found["ms"] = least_ms({"step": step}, where.many(10, 2))["step"]
         result = b"".join(where.bits(session, where.feeds()))
         found |= {"ran": True, "digest": hashlib.sha256(result).hexdigest()}
     except Exception as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     where = Where(not asked.rehearse)
     if where.cuda:
-        _preload()
+        import onnxruntime as ort
+
+        ort.preload_dlls()  # CUDA's and cuDNN's, from PyTorch's packages
     checks = basics.CHECKS | fused.CHECKS
     if asked.name in checks:
         found = checks[asked.name](where)
@@ -41,15 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         found = large.check(asked.name, where, asked.graphs, asked.work)
     print(_ANSWER + json.dumps(found), flush=True)
-    sys.stdout.flush()
     os._exit(0)  # the control's copies may still be under way
-
-
-def _preload() -> None:
-    """Load CUDA's and cuDNN's libraries from PyTorch's packages."""
-    import onnxruntime as ort
-
-    ort.preload_dlls()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from planner.fuse.operators import OPERATORS
 from planner.fuse.rewrite import with_fusion
 from planner.graph.schedule import default_order
 from planner.targets import cpu, cuda, target_named
-from reports.gpu.basics import Found, least_ms
+from reports.gpu.basics import Found, bound, least_ms
 from reports.gpu.graphs import Where, node_events
 from tests.fuse.graphs import Array, same_bits
 from tests.fuse.test_operators import CASES, both
@@ -106,41 +106,26 @@ def step(where: Where) -> Found:
     """Run a product, a layer normalization and an activation, unfused and fused in both ways."""
     proto = _layer(where.side)
     feeds = _feeds(where)
-    models = {"as it is": proto, "exact": _fused(where, proto, "exact")}
-    models["auto"] = _fused(where, proto, "auto")
+    models = {"as it is": proto} | {way: _fused(where, proto, way) for way in ("exact", "auto")}
     found: Found = {"launches": {}, "elsewhere": []}
     results: dict[str, list[Array]] = {}
     sessions: dict[str, ort.InferenceSession] = {}
     for way, model in models.items():
         results[way], ran = _profiled(where, model, feeds)
         found["launches"][way] = len(ran)
-        odd = [name for name, facts in ran if facts["provider"] != where.provider]
-        found["elsewhere"] += odd
+        found["elsewhere"] += [n for n, facts in ran if facts["provider"] != where.provider]
         sessions[way] = where.session(model, 0)
     again = sessions["as it is"].run(None, feeds)
     wanted = results["as it is"]
     found["steady"] = all(map(same_bits, again, wanted))
     found["same_bits"] = all(map(same_bits, results["exact"], wanted))
     found["gap"] = max(map(_gap, results["auto"], wanted))
-    ms = least_ms({w: _bound(where, s, feeds) for w, s in sessions.items()}, where.many(30, 2))
+    ms = least_ms({w: bound(where, s, feeds) for w, s in sessions.items()}, where.many(30, 2))
     found |= {"ms": ms, "ratio": {way: ms[way] / ms["as it is"] for way in ("exact", "auto")}}
     few = found["launches"]["auto"] < found["launches"]["exact"] < found["launches"]["as it is"]
     is_exact = found["same_bits"] or not found["steady"]
     holds = is_exact and found["gap"] < _NEAR and few and not found["elsewhere"]
     return {**found, "holds": holds}
-
-
-def _bound(
-    where: Where, session: ort.InferenceSession, feeds: Mapping[str, Array]
-) -> Callable[[], Any]:
-    """Return a step whose inputs and outputs are on the device."""
-    binding = session.io_binding()
-    for name, array in feeds.items():
-        value = ort.OrtValue.ortvalue_from_numpy(array, where.device, 0)
-        binding.bind_ortvalue_input(name, value)
-    for output in session.get_outputs():
-        binding.bind_output(output.name, where.device, 0)
-    return lambda: session.run_with_iobinding(binding)
 
 
 def _layer(side: int, number: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
@@ -168,16 +153,13 @@ def _layer(side: int, number: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
     if number != onnx.TensorProto.FLOAT:
         nodes = _cast(nodes, ("x", "w", "b"), ("y", "c"), number)
     square = [side, side]
-    inputs = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", square), ("w", square), ("b", [side]))
-    ]
-    outputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, square) for n in ("y", "c")]
+    shapes = {"x": square, "w": square, "b": [side], "y": square, "c": square}
+    ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes.items()]
     fixed = [
         onnx.numpy_helper.from_array(np.array([-1], np.int64), "last"),
         onnx.numpy_helper.from_array(np.array(1e-5, dtype), "tiny"),
     ]
-    graph = helper.make_graph(nodes, "layer", inputs, outputs, fixed)
+    graph = helper.make_graph(nodes, "layer", ends[:3], ends[3:], fixed)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
@@ -197,13 +179,8 @@ def _cast(
 def _fused(where: Where, proto: onnx.ModelProto, mode: str) -> onnx.ModelProto:
     model, graph = graph_of(proto)
     kernels = (cuda if where.cuda else cpu).FUSED
-    made = with_fusion(
-        model,
-        graph,
-        default_order(graph),
-        only_exact=mode == "exact",
-        kernels=kernels,
-    )
+    exact = mode == "exact"
+    made = with_fusion(model, graph, default_order(graph), only_exact=exact, kernels=kernels)
     assert made is not None
     return ir.to_proto(made.model)
 

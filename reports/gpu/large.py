@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,14 +26,14 @@ from planner.runtime.arrays import storable
 from planner.runtime.binding.bind import Bound
 from planner.runtime.binding.kinds import FeedKind
 from planner.runtime.feeds.inputs import make_inputs
+from planner.runtime.options import hold_no_more
 from planner.targets import HOST
 from planner.targets.backend import backend_of
 from planner.targets.cuda import CUDA
-from reports.gpu.basics import least_ms
+from reports.gpu.basics import Found, least_ms
 from reports.gpu.graphs import Where
+from reports.shared import ZOO, read_rows, write_rows
 
-Found = dict[str, Any]
-ZOO = Path(__file__).parents[2] / "models" / "zoo"
 _TYPES = {"bf16": TensorProto.BFLOAT16, "fp16": TensorProto.FLOAT16}
 _OVER = (0, 1, 2, 5, 10, 20)
 _NEAR = 1e-3
@@ -71,7 +70,7 @@ class Case:
     @property
     def checks(self) -> tuple[str, ...]:
         """The names of its checks, in order."""
-        kinds = ("plan", "steps", "pool", *(("graph",) if self.swap == "none" else ()))
+        kinds = ("plan", "steps", "pool", *["graph"] * (self.swap == "none"))
         return tuple(f"{self.name}: {kind}" for kind in kinds)
 
 
@@ -106,7 +105,9 @@ def check(name: str, where: Where, graphs: Path, work: Path) -> Found:
     """Return a check by its name."""
     title, _, kind = name.rpartition(": ")
     case = next(c for c in (CASES if where.cuda else REHEARSED) if c.name == title)
-    run = _Run(case=case, where=where, graphs=graphs if where.cuda else ZOO, work=work)
+    folder = work / case.name.replace(" ", "_").replace("%", "")
+    folder.mkdir(parents=True, exist_ok=True)
+    run = _Run(case=case, where=where, graphs=graphs if where.cuda else ZOO, folder=folder)
     return {"plan": run.plan, "steps": run.steps, "pool": run.pool, "graph": run.graph}[kind]()
 
 
@@ -117,20 +118,15 @@ class _Run:
     case: Case
     where: Where
     graphs: Path
-    work: Path
-
-    def _file(self, name: str) -> Path:
-        folder = self.work / self.case.name.replace(" ", "_").replace("%", "")
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / name
+    folder: Path
 
     @property
     def _model(self) -> Path:
-        return self._file("model.onnx")
+        return self.folder / "model.onnx"
 
     @property
     def _planned(self) -> Path:
-        return self._file("planned.onnx")
+        return self.folder / "planned.onnx"
 
     def plan(self) -> Found:
         """Plan the case, with times of this device."""
@@ -168,7 +164,7 @@ class _Run:
             "fused": plan.fused_nodes,
             "unchanged": plan.unchanged,
         }
-        (self._file("facts.json")).write_text(json.dumps(found), encoding="utf-8")
+        write_rows(self.folder / "facts.json", found)
         is_fused = self.case.fuse == "none" or plan.fused_nodes > 0
         return {**found, "holds": plan.planned.peak_bytes <= plan.budget_bytes and is_fused}
 
@@ -177,7 +173,7 @@ class _Run:
     ) -> ort.InferenceSession:
         target = CUDA if self.where.cuda else HOST
         options = planner.session_options(path, pool=pool)
-        options.enable_mem_pattern = options.enable_mem_reuse = False
+        hold_no_more(options)
         options.log_severity_level = 3
         if not self.where.cuda:
             options.intra_op_num_threads = 1
@@ -215,7 +211,7 @@ class _Run:
         return {
             "ms": ms,
             "ratio": ms["planned"] / ms["model"],
-            "predicted": self._facts["predicted"],
+            "predicted": read_rows(self.folder / "facts.json", {})["predicted"],
             "outputs": len(names),
             "steps": rounds,
             "different": sorted(different)[:10],
@@ -226,14 +222,10 @@ class _Run:
             "holds": gap < _NEAR if self.case.fuse == "auto" else different <= unsteady,
         }
 
-    @property
-    def _facts(self) -> Found:
-        return json.loads((self._file("facts.json")).read_text(encoding="utf-8"))
-
     def pool(self) -> Found:
         """The least pool above the budget, in percent, in which the rewritten file runs; the original
         does not."""
-        facts = self._facts
+        facts = read_rows(self.folder / "facts.json", {})
         budget, waiting = facts["budget_bytes"], set(facts["on_host"])
         if waiting and not self.where.cuda:
             return {"skipped": "what is on the host is in the CPU's pool too", "holds": True}
@@ -295,14 +287,10 @@ class _Run:
         different = set[str]()
         for seed in range(4):
             found, wanted = bound.step(self._data(seed)), plain.run(None, self._data(seed))
-            for name, array in zip(names, wanted, strict=True):
-                if np.asarray(array).tobytes() != found[name].tobytes():
-                    different.add(name)
-        return {
-            "outputs": len(names),
-            "different": sorted(different)[:10],
-            "holds": not different,
-        }
+            pairs = zip(names, wanted, strict=True)
+            different |= {n for n, a in pairs if np.asarray(a).tobytes() != found[n].tobytes()}
+        odd = sorted(different)[:10]
+        return {"outputs": len(names), "different": odd, "holds": not different}
 
 
 def _gap(one: np.ndarray, other: np.ndarray) -> float:

@@ -40,23 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = program("reports.networks", __doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
-    parser.add_argument(
-        "--missing",
-        action="store_true",
-        help="only what has no row yet, or one that says nothing of plain sessions",
-    )
+    parser.add_argument("--missing", action="store_true", help="only what has no row yet")
     options = parser.parse_args(arguments)
     from models.networks.catalogue import catalogue
+    from reports.networks.measure import row_named
 
     networks, missing = catalogue()
     rows: dict[str, Row] = read_rows(RESULT, {})
     asked = [n for n in networks if not options.words or any(w in n for w in options.words)]
     for name in asked:
-        if options.missing and name in rows and not _says_less(rows[name]):
+        if options.missing and name in rows:
             continue
         start = time.monotonic()
-        rows[name] = _apart(name, options.time_limit)
-        rows[name]["seconds"] = time.monotonic() - start
+        ended = {"network": name, "export": "the process ended"}
+        row = apart(row_named, name, options.time_limit) or ended
+        rows[name] = {**row, "seconds": time.monotonic() - start}
         print(json.dumps(rows[name]), flush=True)
         rows = {n: rows[n] for n in networks if n in rows}
         write_rows(RESULT, rows)
@@ -64,19 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for package in missing:
         print(f"{package} is not installed: its networks are left out", file=sys.stderr)
     return 0
-
-
-def _says_less(row: Row) -> bool:
-    """Tell whether a row is of a revision that looked at no plain sessions."""
-    return row.get("plan") == "verified" and "plain_outputs" not in row
-
-
-def _apart(name: str, time_limit_s: float) -> Row:
-    """Measure a network in a separate process."""
-    from reports.networks.measure import row_named
-
-    ended = {"network": name, "export": "the process ended"}
-    return apart(row_named, name, time_limit_s) or ended
 
 
 def page(rows: Sequence[Row], time_limit_s: float) -> str:
@@ -94,11 +79,9 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
     verified = [row for row in exported if row["plan"] == "verified"]
     refused = [row for row in exported if row["plan"] == "infeasible"]
     same = [row for row in verified if row["identical"] == row["outputs"]]
-    looked = [row for row in verified if "plain_outputs" in row]
-    plain = [row for row in looked if not row["plain_differ"]]
-    held = [row for row in verified if row.get("measured_held_bytes")]
-    live = [row for row in held if row.get("budget_of") == "live"]
-    over, off = over_and_off(held)
+    plain = [row for row in verified if not row["plain_differ"]]
+    live = [row for row in verified if row["budget_of"] == "live"]
+    over, off = over_and_off(verified)
     names = unseen()
     late = [row for row in rows if row["network"] in names]
     text = [
@@ -113,10 +96,10 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
         f"{BUDGETS[1]} where nothing is held within that, or what the error names.",
         "",
         f"Where `onnxruntime.InferenceSession(path)` opens both files, {len(plain)} of "
-        f"{len(looked)} networks give the same bits in all results (*plain*). {len(over)} of "
-        f"{len(held) - len(live)} hold more than their budget as `planner.open_session` opens them; what "
-        f"is held is predicted {off}. In {len(live)} more the budget bounds live bytes alone, as their "
-        "outcomes say: less than 256 KiB comes and goes, or kernels pack constant weights.",
+        f"{len(verified)} networks give the same bits in all results (*plain*). {len(over)} of "
+        f"{len(verified) - len(live)} hold more than their budget as `planner.open_session` opens them; "
+        f"what is held is predicted {off}. In {len(live)} more the budget bounds live bytes alone, as "
+        "their outcomes say: less than 256 KiB comes and goes, or kernels pack constant weights.",
         "",
         f"{len(late)} of them were tried once the exporter stood (`models/networks/unseen.py`): "
         f"{sum(row in right for row in late)} export with autograd's numbers, "
@@ -152,16 +135,12 @@ def page(rows: Sequence[Row], time_limit_s: float) -> str:
             *(f"| {row['network']} | {'<br>'.join(map(short, row['assumed']))} |" for row in taken),
             "",
         ]
-    failed = [row for row in rows if row not in exported]
-    if failed:
-        text += ["## Not exported", "", "| network | why |", "|---|---|"]
-        text += [f"| {r['network']} | {short(r['export'] or r['numbers'])} |" for r in failed]
-        text.append("")
-    odd = [row for row in exported if row["plan"] != "verified"]
-    if odd:
-        text += ["## Not planned or not verified", "", "| network | why |", "|---|---|"]
-        text += [f"| {row['network']} | {short(row.get('why', 'verification'))} |" for row in odd]
-        text.append("")
+    failed = [(r, r["export"] or r["numbers"]) for r in rows if r not in exported]
+    odd = [(r, r.get("why", "verification")) for r in exported if r["plan"] != "verified"]
+    for title, found in (("Not exported", failed), ("Not planned or not verified", odd)):
+        if found:
+            text += [f"## {title}", "", "| network | why |", "|---|---|"]
+            text += [*(f"| {row['network']} | {short(why)} |" for row, why in found), ""]
     return "\n".join(text)
 
 
@@ -185,7 +164,7 @@ def _line(row: Row) -> str:
             f"{row['identical']} of {row['outputs']}",
             plain(row),
             " -> ".join(mib(row[key], ".2f") for key in ("peak_bytes", "planned_bytes")),
-            _held(row),
+            ", ".join(mib(row[f"measured_{key}_bytes"], ".2f") for key in ("held", "default_held")),
             f"{100 * row['added']:.1f}%",
         ]
     else:
@@ -199,14 +178,6 @@ def _budget(row: Row) -> str:
     if row["budget"].endswith("%"):
         return row["budget"]
     return f"{100 * row['budget_bytes'] / row['peak_bytes']:.0f}% (named)"
-
-
-def _held(row: Row) -> str:
-    """Return the measured bytes that sessions hold; "" if not measured."""
-    if not row.get("measured_held_bytes"):
-        return ""
-    ours, plain = row["measured_held_bytes"], row["measured_default_held_bytes"]
-    return f"{ours / 2**20:.2f}, {plain / 2**20:.2f}"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from models.networks.catalogue import Step, catalogue
 from planner.errors import PlannerError
 from planner.export.training import ExportedGraph, export_training_graph
 from reports.planned import planned
+from reports.shared import Row
 
 NEAR = 1e-3
 """Relative L2 norm of the difference of all gradients, up to which no explanation is needed."""
@@ -29,8 +30,6 @@ NEAR = 1e-3
 _STILL = (1e-7, 1e-7, 1e-6, 1e-6, 1e-6, 1e-6)
 """Relative sizes of changes of the inputs that say how much a network amplifies rounding: each is drawn
 anew, since one ReLU that flips in an early layer may be most of it, and flips for some alone."""
-
-Row = dict[str, Any]
 
 
 def row_named(name: str, time_limit_s: float) -> Row:

@@ -66,10 +66,6 @@ class Case:
             row["analyze"] = watched(_STEP, "analyze", *given)
         return row
 
-    @property
-    def key(self) -> tuple[str, str, int, str]:
-        return self.network, self.optimizer, self.batch, self.card
-
 
 def cases(network: str, optimizer: str) -> Iterator[Case]:
     """Return the cases of one file."""
@@ -99,7 +95,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0, help="of each search, in seconds")
     options = parser.parse_args()
     rows: list[Row] = read_rows(RESULT, {"rows": []})["rows"]
-    every = [c.key for n in NETWORKS for o in OPTIMIZERS for c in cases(n, o)]
+    every = [_key(asdict(c)) for n in NETWORKS for o in OPTIMIZERS for c in cases(n, o)]
     for network in options.networks or list(NETWORKS):
         for optimizer in [options.optimizer] if options.optimizer else OPTIMIZERS:
             for row in measure(network, optimizer, options.time_limit):

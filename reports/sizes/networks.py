@@ -46,36 +46,33 @@ class Network:
             return module, {"pixel_values": torch.empty(batch, 3, side, side), "labels": labels}
 
 
-_LLAMA = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+def _llama(title: str, **sizes: int) -> Network:
+    """Return a Llama of 32 layers of 4,096."""
+    return Network(
+        title=title,
+        sample="2,048 tokens",
+        config="LlamaConfig",
+        model="LlamaForCausalLM",
+        sizes={"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, **sizes},
+        length=2048,
+    )
+
+
 _OFF: Mapping[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 NETWORKS: Mapping[str, Network] = {
-    "llama-7b": Network(
-        title="Llama 7B (Touvron et al. 2023, Table 2; vocabulary and feed-forward as released)",
-        sample="2,048 tokens",
-        config="LlamaConfig",
-        model="LlamaForCausalLM",
-        sizes={
-            **_LLAMA,
-            "intermediate_size": 11008,
-            "vocab_size": 32000,
-            "max_position_embeddings": 4096,
-        },
-        length=2048,
+    "llama-7b": _llama(
+        "Llama 7B (Touvron et al. 2023, Table 2; vocabulary and feed-forward as released)",
+        intermediate_size=11008,
+        vocab_size=32000,
+        max_position_embeddings=4096,
     ),
-    "llama-3-8b": Network(
-        title="Llama 3 8B (Grattafiori et al. 2024, Table 3: 8 heads of keys and values)",
-        sample="2,048 tokens",
-        config="LlamaConfig",
-        model="LlamaForCausalLM",
-        sizes={
-            **_LLAMA,
-            "num_key_value_heads": 8,
-            "intermediate_size": 14336,
-            "vocab_size": 128256,
-            "max_position_embeddings": 8192,
-        },
-        length=2048,
+    "llama-3-8b": _llama(
+        "Llama 3 8B (Grattafiori et al. 2024, Table 3: 8 heads of keys and values)",
+        num_key_value_heads=8,
+        intermediate_size=14336,
+        vocab_size=128256,
+        max_position_embeddings=8192,
     ),
     "gpt2-xl": Network(
         title="GPT-2 XL (Radford et al. 2019, Table 2: 48 layers of 1,600), without dropout",
@@ -97,8 +94,6 @@ NETWORKS: Mapping[str, Network] = {
             "intermediate_size": 5120,
             "patch_size": 14,
             "num_labels": 1000,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
         },
     ),
 }

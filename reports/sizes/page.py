@@ -28,7 +28,9 @@ def page(data: Mapping[str, Any]) -> str:
     for name, network in NETWORKS.items():
         mine = [row for row in rows if row["network"] == name]
         if mine:
-            lines += ["- " + _network(network.title, network.sample, mine[0]["export"])]
+            count = mine[0]["export"]["parameters"]
+            size = f"{count:,} parameters, {4 * count / GIB:.1f} GiB"
+            lines.append(f"- {network.title}: {size}; a sample is {network.sample}")
     lines += [
         "",
         "## Export",
@@ -36,12 +38,10 @@ def page(data: Mapping[str, Any]) -> str:
         "| network | optimizer | nodes | file MiB | export s | of that tracing | held GiB |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    seen = set[tuple[str, str]]()
+    files: dict[tuple[str, str], Row] = {}
     for row in rows:
-        key = row["network"], row["optimizer"]
-        if key not in seen:
-            seen.add(key)
-            lines.append(_export(row))
+        files.setdefault((row["network"], row["optimizer"]), row)
+    lines += map(_export, files.values())
     lines += [
         "",
         "## Analysis",
@@ -83,11 +83,6 @@ def page(data: Mapping[str, Any]) -> str:
             for row in failed
         ]
     return "\n".join(lines) + "\n"
-
-
-def _network(title: str, sample: str, exported: Mapping[str, Any]) -> str:
-    count = exported["parameters"]
-    return f"{title}: {count:,} parameters, {4 * count / GIB:.1f} GiB; a sample is {sample}"
 
 
 def _export(row: Row) -> str:

@@ -8,14 +8,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 Found = dict[str, Any]
 
-_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+_COST = (
+    "peak_bytes",
+    "time_us",
+    "host_bytes",
+    "page_in_bytes",
+    "page_out_bytes",
+    "recomputed_bytes",
+)
 _EXAMPLE_BATCH = 2
 """The batch of the export, which stays symbolic."""
 
@@ -101,17 +107,10 @@ def optimize(options: argparse.Namespace) -> Found:
         "baseline_bytes": plan.baseline.peak_bytes,
         "baseline_us": plan.baseline.time_us,
         "budget_bytes": plan.budget_bytes,
-        "peak_bytes": planned.peak_bytes,
-        "time_us": planned.time_us,
         "bound_us": plan.bound_us,
         "least_bytes": plan.least_peak_bytes,
         "runs": 1 if plan.micro is None else plan.micro.runs,
-        "host_bytes": planned.host_bytes,
-        "paged_tensors": planned.paged_tensors,
-        "page_in_bytes": planned.page_in_bytes,
-        "page_out_bytes": planned.page_out_bytes,
-        "recomputed_bytes": planned.recomputed_bytes,
-        "recomputed_ops": planned.recomputed_ops,
+        **{name: getattr(planned, name) for name in _COST},
         "swapped_bytes": planned.swap_out_bytes,
         "steps": len(plan.schedule),
         "assumptions": list(plan.assumptions),
@@ -121,11 +120,11 @@ def optimize(options: argparse.Namespace) -> Found:
 
 def opened(options: argparse.Namespace) -> Found:
     """Open the report in headless Chromium; `errors` has its console's errors."""
-    from playwright.sync_api import sync_playwright
+    from reports.page import FLAGS
+    from reports.shared import chromium
 
     report = options.model.parent / "report.html"
-    with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=_FLAGS)
+    with chromium(*FLAGS) as browser:
         page = browser.new_page(viewport={"width": 1180, "height": 820})
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -133,7 +132,6 @@ def opened(options: argparse.Namespace) -> Found:
         page.wait_for_selector("html[data-ready=true]", timeout=120_000)
         ready_s = page.evaluate("performance.now()") / 1e3
         headline = page.inner_text("h1")
-        browser.close()
     return {"ready_s": ready_s, "errors": errors, "headline": headline}
 
 

@@ -17,7 +17,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.shared import write_rows
+from reports.shared import program, write_rows
 from reports.solver.parts import PARTS
 from reports.solver.row import METHODS, measure
 from reports.solver.synthetic import FAMILIES
@@ -62,11 +62,7 @@ def _measure(options: argparse.Namespace) -> None:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.solver",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = program("reports.solver", __doc__)
     parser.add_argument("part", choices=[*PARTS, "tables"])
     parser.add_argument("models", nargs="*", type=Path, help="ONNX files, for real")
     parser.add_argument("--instances", type=Path, metavar="FOLDER", help="published instances")

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.pipeline.answer.problem import problem_in
+from planner.pipeline.prepare.prepared import prepare
+from planner.pipeline.solve.orders import base_orders
 from planner.plan.problem import Problem
+from planner.request import Costs, Request
+from reports.shared import ZOO
 from reports.solver.build import Mode, base_peak, with_budget, with_levers
 from reports.solver.moccasin import read, read_folder, short_name
 from reports.solver.row import Method
-from reports.solver.synthetic import irregular, synthetic
+from reports.solver.synthetic import SIZES, irregular, synthetic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +58,24 @@ def _checkmate(options: Namespace) -> Iterator[Case]:
             yield from _cases(name, problem, percent, "recompute", methods, options)
 
 
-def _real(options: Namespace) -> Iterator[Case]:
-    from reports.solver.real import ZOO, real_orders
+def real_orders(model: Path, hardware: str, order_limit_s: float = 20.0) -> dict[str, Problem]:
+    """Return the problem of a model's training step in every base order, the least peak's first.
 
+    Each one's capacity is its peak. Durations and copy bandwidths are the profile's; buffers are rounded
+    up as ONNX Runtime's arena does. Kernels' workspace is that of the CPU's, the only one known.
+    """
+    prepared = prepare(Request(model=model, costs=Costs(hardware=hardware)))
+    orders = base_orders(prepared, time_limit_s=order_limit_s)
+    return {o.name: problem_in(prepared, o.order, name=model.stem) for o in orders}
+
+
+def _real(options: Namespace) -> Iterator[Case]:
     paths: list[Path] = options.models or sorted(ZOO.glob("*.onnx"))
     modes: list[Mode] = options.modes or ["recompute", "swap", "both"]
     for path in paths:
         if options.only not in path.stem:
             continue
-        orders = real_orders(path, hardware=options.hardware)
+        orders = real_orders(path, options.hardware)
         peak = min(base_peak(problem) for problem in orders.values())
         for percent, mode in itertools.product(options.percents or [90, 70, 50, 35], modes):
             capacity = math.ceil(percent * peak / 100)
@@ -78,25 +92,28 @@ def _real(options: Namespace) -> Iterator[Case]:
 
 
 def _synthetic(options: Namespace) -> Iterator[Case]:
-    for family in options.families:
-        for operations in options.sizes or [1_000, 3_000]:
-            name = f"{family} {operations}"
-            if options.only in name:
-                yield from _levers(name, synthetic(family, operations), options, {})
+    sizes = itertools.product(options.families, options.sizes or [1_000, 3_000])
+    for family, operations in sizes:
+        yield from _made(
+            family, operations, options, [90, 70, 50, 35], ["recompute", "swap", "both"]
+        )
 
 
 def _growth(options: Namespace) -> Iterator[Case]:
-    for operations in options.sizes or [1_000, 3_000, 10_000, 30_000, 100_000]:
-        for family in options.families:
-            name = f"{family} {operations}"
-            if options.only not in name:
-                continue
-            problem = synthetic(family, operations)
-            extra = {"family": family, "asked_ops": operations}
-            modes: list[Mode] = options.modes or ["recompute", "both"]
-            for mode in modes:
-                for percent in options.percents or [70]:
-                    yield from _cases(name, problem, percent, mode, ["planner"], options, extra)
+    for operations, family in itertools.product(options.sizes or SIZES, options.families):
+        yield from _made(family, operations, options, [70], ["recompute", "both"])
+
+
+def _made(
+    family: str, operations: int, options: Namespace, percents: list[float], modes: list[Mode]
+) -> Iterator[Case]:
+    """Return the cases of a synthetic graph, at the budgets and with the levers asked for, or these."""
+    name = f"{family} {operations}"
+    if options.only in name:
+        problem = synthetic(family, operations)
+        for percent in options.percents or percents:
+            for mode in options.modes or modes:
+                yield from _cases(name, problem, percent, mode, ["planner"], options)
 
 
 def _published(options: Namespace) -> dict[str, Path]:
@@ -104,15 +121,6 @@ def _published(options: Namespace) -> dict[str, Path]:
         raise SystemExit("name the folder of the published instances: --instances FOLDER")
     files = read_folder(options.instances, contains=options.only)
     return {short_name(n): p for n, p in files.items() if "_test" not in n}
-
-
-def _levers(
-    name: str, problem: Problem, options: Namespace, extra: dict[str, Any]
-) -> Iterator[Case]:
-    modes: list[Mode] = options.modes or ["recompute", "swap", "both"]
-    for percent in options.percents or [90, 70, 50, 35]:
-        for mode in modes:
-            yield from _cases(name, problem, percent, mode, ["planner"], options, extra)
 
 
 def _cases(

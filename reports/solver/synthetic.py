@@ -115,16 +115,28 @@ class Training:
             (gradient,) = self.op(f"{name}.sum", (other, gradient), (self.size(tensor),))
         self.gradient[tensor] = gradient
 
-    def elementwise(self, name: str, x: int, *, saves: str = "") -> int:
-        """Add an operation whose output has its input's size; backward reads `"x"`, `"y"` or neither."""
-        (y,) = self.op(name, (x,), (self.size(x),))
-        saved = {"x": (x,), "y": (y,), "": ()}[saves]
+    def differentiate(
+        self,
+        name: str,
+        x: int,
+        ys: Sequence[int],
+        saved: Sequence[int] = (),
+        *,
+        flops: float = 0.0,
+    ) -> None:
+        """Have backward make the gradient of `x`, from those of `ys` and what is saved."""
 
         def back() -> None:
-            (g,) = self.op(f"{name}.grad", (self.gradient[y], *saved), (self.size(x),))
+            reads = (*(self.gradient[y] for y in ys), *saved)
+            (g,) = self.op(f"{name}.grad", reads, (self.size(x),), flops=flops)
             self.pass_back(x, g, name)
 
         self.tape.append(back)
+
+    def elementwise(self, name: str, x: int, *, saves: str = "") -> int:
+        """Add an operation whose output has its input's size; backward reads `"x"`, `"y"` or neither."""
+        (y,) = self.op(name, (x,), (self.size(x),))
+        self.differentiate(name, x, (y,), {"x": (x,), "y": (y,), "": ()}[saves])
         return y
 
     def weighted(self, name: str, x: int, output_bytes: int, flops: float) -> int:
@@ -144,12 +156,7 @@ class Training:
     def normalize(self, name: str, x: int, groups: int) -> int:
         """Add a layer or batch normalization with `groups` means and variances (fp32)."""
         y, statistics = self.op(name, (x,), (self.size(x), 8 * groups))
-
-        def back() -> None:
-            (g,) = self.op(f"{name}.grad", (self.gradient[y], x, statistics), (self.size(x),))
-            self.pass_back(x, g, name)
-
-        self.tape.append(back)
+        self.differentiate(name, x, (y,), (x, statistics))
         return y
 
     def product(self, name: str, a: int, b: int, output_bytes: int, flops: float) -> int:
@@ -179,24 +186,13 @@ class Training:
     def split(self, name: str, x: int, parts: int) -> tuple[int, ...]:
         """Split into equal parts, each in its own buffer; backward joins their gradients."""
         ys = self.op(name, (x,), (self.size(x) // parts,) * parts)
-
-        def back() -> None:
-            (g,) = self.op(f"{name}.grad", [self.gradient[y] for y in ys], (self.size(x),))
-            self.pass_back(x, g, name)
-
-        self.tape.append(back)
+        self.differentiate(name, x, ys)
         return ys
 
     def resize(self, name: str, x: int, output_bytes: int, *, saves_input: bool = False) -> int:
         """Add a pooling or similar operation; backward reads the gradient and perhaps the input."""
         (y,) = self.op(name, (x,), (output_bytes,))
-
-        def back() -> None:
-            saved = (x,) if saves_input else ()
-            (g,) = self.op(f"{name}.grad", (self.gradient[y], *saved), (self.size(x),))
-            self.pass_back(x, g, name)
-
-        self.tape.append(back)
+        self.differentiate(name, x, (y,), (x,) if saves_input else ())
         return y
 
     def problem(self, name: str, logits: int) -> Problem:
@@ -232,13 +228,7 @@ def _link(
     net: Training, name: str, x: int, output_bytes: int, flops: float, *, saves_output: bool
 ) -> int:
     (y,) = net.op(name, (x,), (output_bytes,), flops=flops)
-
-    def back() -> None:
-        saved = (x, y) if saves_output else (x,)
-        (g,) = net.op(f"{name}.grad", (net.gradient[y], *saved), (net.size(x),), flops=2 * flops)
-        net.pass_back(x, g, name)
-
-    net.tape.append(back)
+    net.differentiate(name, x, (y,), (x, y) if saves_output else (x,), flops=2 * flops)
     return y
 
 

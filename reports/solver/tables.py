@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.shared import Row, line, read_rows
+from reports.shared import Row, read_rows, table
 from reports.solver.parts import PARTS
 
 FOLDER = Path(__file__).parent
@@ -156,8 +156,7 @@ def _sums(sums: Counter[str] | None) -> list[str]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    marks = ["---", *("---:" for _ in columns[1:])]
-    return "\n".join(line(*cells) for cells in (columns, marks, *rows)) + "\n"
+    return "\n".join(table(columns, rows)) + "\n"
 
 
 def _versus(rows: list[Row], name: str, extra: Callable[[Row], list[str]] | None = None) -> str:

@@ -138,7 +138,6 @@ def test_any_choice_and_any_plan_run_as_planned(seed, kind, data, tmp_path_facto
     rewritten = pin_against_fusion(
         lambda pinned: rewrite(made.model, after, form, actions, pinned=pinned),
         load_model(path),
-        enabled=True,
     )
     plain = folder / "plain.onnx"
     ir.save(made.model, plain)

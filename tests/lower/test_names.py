@@ -89,7 +89,7 @@ def lowered(
     form = formulation_of(graph)
     actions = Evaluator(form.problem).schedule(decide(form.problem))
     return pin_against_fusion(
-        lambda pinned: rewrite(model, graph, form, actions, pinned=pinned), loaded, enabled=True
+        lambda pinned: rewrite(model, graph, form, actions, pinned=pinned), loaded
     )
 
 

@@ -57,7 +57,7 @@ def lowered(
     def lower(pinned: frozenset[str]) -> Rewritten:
         return rewrite(model, graph, form, actions, pinned=pinned, sessions=Sessions(target=WEBGPU))
 
-    rewritten = pin_against_fusion(lower, loaded, enabled=True)
+    rewritten = pin_against_fusion(lower, loaded)
     after = Placement(on_cpu=placement.on_cpu | rewritten.on_cpu, inplace=placement.inplace)
     return analysed_graph(rewritten.model, {}, placement=after), rewritten
 

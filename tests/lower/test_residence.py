@@ -91,7 +91,7 @@ def lowered(
         return rewrite(made.model, graph, form, actions, pinned=pinned)
 
     peak = simulate(form.problem, actions, form.paging).peak_bytes
-    return pin_against_fusion(lower, loaded, enabled=True), peak
+    return pin_against_fusion(lower, loaded), peak
 
 
 @pytest.mark.usefixtures("native_library")

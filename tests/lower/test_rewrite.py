@@ -66,7 +66,7 @@ def _settled(
     def lower(pinned: frozenset[str]):
         return rewrite(model, graph, form, actions, pinned=pinned, sessions=Sessions(order=order))
 
-    return loaded, graph, form, actions, pin_against_fusion(lower, loaded, enabled=True)
+    return loaded, graph, form, actions, pin_against_fusion(lower, loaded)
 
 
 @SLOW

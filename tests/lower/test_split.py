@@ -261,7 +261,7 @@ def test_any_plan_of_chunks_runs_as_planned(data, tmp_path_factory):
     def lower(pinned: frozenset[str]):
         return rewrite(made.model, after, form, actions, pinned=pinned)
 
-    rewritten = pin_against_fusion(lower, loaded, enabled=True)
+    rewritten = pin_against_fusion(lower, loaded)
     planned = folder / "planned.onnx"
     ir.save(rewritten.model, planned)
     ir.save(made.model, folder / "split.onnx")

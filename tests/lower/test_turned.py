@@ -65,7 +65,7 @@ def test_the_copy_of_what_reads_a_transposed_tensor_is_left_alone(tmp_path: Path
     order = [*range(last), again, *range(last, len(names))]
     actions = [Action(kind=ActionKind.RUN, target=i) for i in order]
     rewritten = pin_against_fusion(
-        lambda pinned: rewrite(model, graph, form, actions, pinned=pinned), loaded, enabled=True
+        lambda pinned: rewrite(model, graph, form, actions, pinned=pinned), loaded
     )
     assert any(node.name == "reader__recompute_1" for node in rewritten.model.graph)
     assert Role.BARRIER.value not in str(ir.to_proto(rewritten.model))

@@ -38,7 +38,7 @@ def held(loaded: LoadedModel, first: ir.Model, types: Mapping[str, ValueType]) -
         return rewrite(first, graph, form, actions, pinned=pinned)
 
     try:
-        pin_against_fusion(lower, loaded, enabled=True)
+        pin_against_fusion(lower, loaded)
     except ModelError:
         return False
     return True

@@ -242,7 +242,7 @@ def _peaks_seen(checks: VerificationFigures | None) -> dict[str, object]:
     """
     found: dict[str, object] = {}
     for model, key in (("original", "before"), ("rewritten", "after")):
-        rows = checks.memory_of(model, "recommended") if checks else []
+        rows = checks.memory_of(model) if checks else []
         plain = [row.live_bytes for row in rows if row.options == "default"]
         found[f"measured_peak_{key}_bytes"] = rows[0].live_bytes if rows else None
         found[f"measured_peak_{key}_how"] = rows[0].how if rows else None

@@ -123,9 +123,7 @@ class OptimizeDocument(Document, kw_only=True, frozen=True):
         """Measured live bytes at every step of a view, where the executed nodes are the schedule's."""
         found: dict[str, tuple[int, ...]] = {}
         for key, model in (("before", "original"), ("after", "rewritten")):
-            for row in (
-                self.verification.memory_of(model, "recommended") if self.verification else ()
-            ):
+            for row in self.verification.memory_of(model) if self.verification else ():
                 if row.per_node.node == self.views[key].timeline.operation:
                     found.setdefault(key, row.per_node.measured_bytes)
         return found

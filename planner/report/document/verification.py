@@ -122,10 +122,10 @@ class VerificationFigures(Document, frozen=True):
         nothing ran."""
         return max((output.rms_rel_diff for output in self.outputs), default=None)
 
-    def memory_of(self, model: str, options: str) -> list[MemoryRow]:
-        """List the memory rows of a model, those of `options` first."""
+    def memory_of(self, model: str) -> list[MemoryRow]:
+        """List the memory rows of a model, those under recommended options first."""
         found = [row for row in self.memory if row.model == model]
-        return sorted(found, key=lambda row: row.options != options)
+        return sorted(found, key=lambda row: row.options != "recommended")
 
 
 class VerifyDocument(VerificationFigures, kw_only=True, frozen=True):

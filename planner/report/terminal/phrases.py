@@ -90,16 +90,10 @@ def _of_original(before_bytes: int | None) -> str:
 def point_row(point: PointRow) -> list[object]:
     """Return the cells of a point under `POINT_COLUMNS`."""
     budget = [format_bytes(point.budget_bytes, up=True), format_share(point.budget_share)]
-    least = point.least_slowdown_in_order
-    bound = "" if least is None else format_percent(least)
+    bound = shown(format_percent, point.least_slowdown_in_order, "")
     if point.peak_bytes is None or point.slowdown is None:
-        return [
-            *budget,
-            "",
-            "impossible" if point.impossible else "none found",
-            bound,
-            *[""] * 4,
-        ]
+        why = "impossible" if point.impossible else "none found"
+        return [*budget, "", why, bound, *[""] * 4]
     return [
         *budget,
         format_bytes(point.peak_bytes),

@@ -54,6 +54,13 @@ class FeedKind:
         """Whether it has open dims."""
         return not all(isinstance(dim, int) for dim in self.dims)
 
+    def _fits(self, shape: Sequence[int]) -> bool:
+        """Tell whether an array of this shape has its dims."""
+        return len(self.dims) == len(shape) and all(
+            not isinstance(dim, int) or dim == size
+            for dim, size in zip(self.dims, shape, strict=True)
+        )
+
     def empty(self, otherwise: str = "name it among the results") -> Array:
         """Allocate an array of this kind.
 
@@ -80,10 +87,7 @@ class FeedKind:
                 f"{self.name!r} is an array of {array.dtype}, and the session reads {self.dtype}: "
                 f"convert it (.astype({str(self.dtype)!r}))"
             )
-        if len(array.shape) != len(self.dims) or any(
-            isinstance(dim, int) and dim != size
-            for dim, size in zip(self.dims, array.shape, strict=True)
-        ):
+        if not self._fits(array.shape):
             raise UsageError(
                 f"{self.name!r} has the shape {list(array.shape)}, and the session reads "
                 f"{list(self.dims)}"
@@ -92,11 +96,7 @@ class FeedKind:
 
     def check_updates(self, before: FeedKind, shape: Sequence[int]) -> None:
         """Raise UsageError unless an output like this can be fed as the input `before` of this shape."""
-        fits = len(self.dims) == len(shape) and all(
-            not isinstance(dim, int) or dim == size
-            for dim, size in zip(self.dims, shape, strict=False)
-        )
-        if self.onnx_type != before.onnx_type or not fits:
+        if self.onnx_type != before.onnx_type or not self._fits(shape):
             raise UsageError(
                 f"the output {self.name!r} ({self.dtype}, {list(self.dims)}) cannot be the next value of "
                 f"the input {before.name!r} ({before.dtype}, {list(shape)}): name the pairs (updates=)"

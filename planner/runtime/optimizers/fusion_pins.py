@@ -68,17 +68,11 @@ class TakenError(ModelError):
 
 
 def pin_against_fusion(
-    lower: Callable[[frozenset[str]], Rewritten],
-    loaded: LoadedModel,
-    *,
-    enabled: bool,
-    targets: Sequence[Target] = (HOST,),
+    lower: Callable[[frozenset[str]], Rewritten], loaded: LoadedModel
 ) -> Rewritten:
-    """Lower with more and more pinned values until the optimizers leave every node alone.
-
-    Args and errors: see `pinned`.
-    """
-    return pinned(lower, lambda rewritten: rewritten, loaded, enabled=enabled, targets=targets)
+    """Lower with more and more pinned values until the CPU's optimizers leave every node alone; see
+    `pinned`."""
+    return pinned(lower, lambda rewritten: rewritten, loaded, enabled=True)
 
 
 def pinned(

@@ -68,12 +68,10 @@ def solve_checkmate(
     if any(op.inplace for op in problem.ops):
         raise ValueError("the model knows nothing in place")
     start = time.monotonic()
-    build_s, over_bytes = 0.0, 0
+    over_bytes = 0
     presolve = mathopt.Emphasis.MEDIUM
     while True:
-        begun = time.monotonic()
         model = _Model(problem, whole=solver == "cp-sat", less_bytes=over_bytes)
-        build_s += time.monotonic() - begun
         left = time_limit_s - (time.monotonic() - start)
         result = mathopt.solve(
             model.model,
@@ -87,8 +85,16 @@ def solve_checkmate(
                 cp_sat=sat_parameters_pb2.SatParameters(mip_max_bound=2.0**52),
             ),
         )
-        found = _judged(problem, f"{solver}: ", model, result, build_s, time.monotonic() - start)
         reason = result.termination.reason
+        bound_us = result.termination.objective_bounds.dual_bound * model.unit_us
+        found = outcome(
+            problem,
+            model.actions(result) if result.has_primal_feasible_solution() else None,
+            status=f"{solver}: {reason.name.lower()}",
+            bound_us=max(problem.base_duration_us, bound_us) if math.isfinite(bound_us) else None,
+            optimal=reason is mathopt.TerminationReason.OPTIMAL,
+            seconds=time.monotonic() - start,
+        )
         if reason is mathopt.TerminationReason.INFEASIBLE and presolve is not mathopt.Emphasis.OFF:
             # HiGHS's presolve (OR-tools 9.15) calls some programs infeasible that have a plan
             presolve = mathopt.Emphasis.OFF
@@ -97,32 +103,6 @@ def solve_checkmate(
             return found
         # a solver's tolerance is worth a few bytes: leave them out and solve again
         over_bytes += found.replay.peak_bytes - problem.capacity_bytes
-
-
-def _judged(
-    problem: Problem,
-    prefix: str,
-    model: _Model,
-    result: mathopt.SolveResult,
-    build_s: float,
-    total_s: float,
-) -> Outcome:
-    actions = model.actions(result) if result.has_primal_feasible_solution() else None
-    reason = result.termination.reason
-    bound = result.termination.objective_bounds.dual_bound * model.unit_us
-    time_us = None
-    if actions is not None:
-        time_us = sum(problem.ops[action.target].duration_us for action in actions)
-    return outcome(
-        problem,
-        status=prefix + reason.name.lower(),
-        actions=actions,
-        time_us=time_us,
-        bound_us=max(problem.base_duration_us, bound) if math.isfinite(bound) else None,
-        optimal=reason is mathopt.TerminationReason.OPTIMAL,
-        build_s=build_s,
-        solve_s=total_s - build_s,
-    )
 
 
 class _Model:

@@ -50,7 +50,6 @@ def solve_moccasin(
     _check(problem)
     start = time.monotonic()
     model = _Model(problem)
-    build_s = time.monotonic() - start
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
@@ -68,31 +67,27 @@ def solve_moccasin(
     if not found or solver.value(model.peak) > model.capacity:
         return outcome(
             problem,
+            None,
             status=f"{said}, over the budget" if found else said,
-            actions=None,
-            time_us=None,
             bound_us=None,
             optimal=False,
-            build_s=build_s,
-            solve_s=time.monotonic() - start - build_s,
+            seconds=time.monotonic() - start,
         )
-    actions, time_us = model.actions(solver), model.time_us(solver)
+    actions = model.actions(solver)
     model.minimize_time(solver)
     solver.parameters.max_time_in_seconds = left()
     status = solver.solve(model.cp)
     bound_us = None
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        actions, time_us = model.actions(solver), model.time_us(solver)
+        actions = model.actions(solver)
         bound_us = problem.base_duration_us + max(0.0, solver.best_objective_bound) / model.units
     return outcome(
         problem,
+        actions,
         status=f"phase 2: {solver.status_name(status).lower()}",
-        actions=actions,
-        time_us=time_us,
         bound_us=bound_us,
         optimal=status == cp_model.OPTIMAL,
-        build_s=build_s,
-        solve_s=time.monotonic() - start - build_s,
+        seconds=time.monotonic() - start,
     )
 
 
@@ -217,10 +212,6 @@ class _Model:
                 if interval.active is not None
             )
         )
-
-    def time_us(self, solver: cp_model.CpSolver) -> float:
-        """Return the total duration of the solver's plan."""
-        return sum(self.problem.ops[a.target].duration_us for a in self.actions(solver))
 
     def actions(self, solver: cp_model.CpSolver) -> list[Action]:
         """Return the plan's actions: active intervals by their starts."""

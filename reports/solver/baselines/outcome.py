@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from planner.plan.candidate import Replay
 from planner.plan.problem import Action, Problem
@@ -18,10 +19,10 @@ class Outcome:
         status: the solver's word.
         actions, replay: None where no plan was found.
         fits: the replayed peak is within the capacity.
-        time_us: as the model has it; `replay.time_us` is what the simulator says.
+        time_us: the sum of the actions' durations; `replay.time_us` is what the simulator says.
         bound_us: proved for the baseline's own class of schedules; None where nothing was.
         optimal: proved within that class.
-        build_s, solve_s: writing the model, and solving it.
+        seconds: of writing the model and solving it.
     """
 
     status: str
@@ -31,31 +32,18 @@ class Outcome:
     time_us: float | None
     bound_us: float | None
     optimal: bool
-    build_s: float
-    solve_s: float
+    seconds: float
 
 
-def outcome(
-    problem: Problem,
-    *,
-    status: str,
-    actions: Sequence[Action] | None,
-    time_us: float | None,
-    bound_us: float | None,
-    optimal: bool,
-    build_s: float,
-    solve_s: float,
-) -> Outcome:
-    """Replay `actions` and judge them."""
-    replay = None if actions is None else simulate(problem, actions)
+def outcome(problem: Problem, actions: Sequence[Action] | None, **said: Any) -> Outcome:
+    """Replay `actions` and judge them; `said` has what is left of the outcome's fields."""
+    if actions is None:
+        return Outcome(actions=None, replay=None, fits=False, time_us=None, **said)
+    replay = simulate(problem, actions)
     return Outcome(
-        status=status,
-        actions=None if actions is None else tuple(actions),
+        actions=tuple(actions),
         replay=replay,
-        fits=replay is not None and replay.peak_bytes <= problem.capacity_bytes,
-        time_us=time_us,
-        bound_us=bound_us,
-        optimal=optimal,
-        build_s=build_s,
-        solve_s=solve_s,
+        fits=replay.peak_bytes <= problem.capacity_bytes,
+        time_us=sum(problem.ops[action.target].duration_us for action in actions),
+        **said,
     )

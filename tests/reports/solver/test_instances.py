@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from planner.plan.problemfile import check_problem
 from planner.simulate.simulate import simulate
+from reports.shared import ZOO
 from reports.solver.build import base_actions, base_peak, with_budget
 from reports.solver.moccasin import ORDER_GIVEN, ORDER_SORTED, read, read_folder
-from reports.solver.real import ZOO, real
+from reports.solver.parts import real_orders
 from reports.solver.synthetic import FAMILIES, synthetic
 
 
@@ -152,7 +153,8 @@ def test_a_folder_is_listed_smallest_first(tmp_path: Path):
 
 
 def test_a_training_graph_is_taken_in_its_best_order():
-    problem = real(ZOO / "mlp_adamw.onnx", hardware="v100", order_limit_s=2.0)
+    orders = real_orders(ZOO / "mlp_adamw.onnx", "v100", order_limit_s=2.0)
+    problem = next(iter(orders.values()))
     assert problem.name == "mlp_adamw"
     assert problem.capacity_bytes == base_peak(problem)
     assert problem.swap_out_bytes_per_s == problem.swap_in_bytes_per_s == 1.2e10
