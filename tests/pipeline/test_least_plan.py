@@ -11,7 +11,7 @@ import pytest
 from planner.errors import InfeasibleBudgetError
 from planner.pipeline.prepare.prepared import prepare
 from planner.pipeline.prepare.settings import Settings
-from planner.pipeline.solve.least_plan import LeastPlan, least_plan
+from planner.pipeline.solve.least_plan import LeastPlan, NoPlan, least_plan
 from planner.pipeline.solve.orders import base_orders, formulate_in
 from planner.request import Request
 from planner.search.evaluate import Evaluator
@@ -41,22 +41,15 @@ def test_plans_of_two_orders_are_two_though_their_actions_read_alike(tmp_path: P
         form = formulate_in(prepared, base.order, room, room.budget_bytes)
         found.append(LeastPlan(base, form, Evaluator(form.problem).base))
     assert len({tuple(p.candidate.actions) for p in found}) == 1
-    peaks = {
-        least_plan(
-            prepared, room, [[p]], orders, held_bytes=None, is_late=False
-        ).timeline.peak_bytes
-        for p in found
-    }
+    peaks = {least_plan(prepared, room, [[p]], orders, NoPlan()).timeline.peak_bytes for p in found}
     assert len(peaks) > 1
     for given in (found, found[::-1]):
         tight = Settings(budget_bytes=min(peaks))
-        plan = least_plan(prepared, tight, [given], orders, held_bytes=None, is_late=False)
+        plan = least_plan(prepared, tight, [given], orders, NoPlan())
         assert plan.timeline.peak_bytes == min(peaks)
-        one_by_one = least_plan(
-            prepared, tight, ([p] for p in given), orders, held_bytes=None, is_late=False
-        )
+        one_by_one = least_plan(prepared, tight, ([p] for p in given), orders, NoPlan())
         assert one_by_one.timeline.peak_bytes == min(peaks)
         with pytest.raises(InfeasibleBudgetError) as refused:
             none = Settings(budget_bytes=min(peaks) - 1)
-            least_plan(prepared, none, [given], orders, held_bytes=None, is_late=False)
+            least_plan(prepared, none, [given], orders, NoPlan())
         assert refused.value.least_peak_bytes >= min(peaks)

@@ -18,7 +18,8 @@ from planner.pipeline.levers import rounds
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
-from planner.pipeline.solve import trying
+from planner.pipeline.solve import least_plan, trying
+from planner.pipeline.solve.least_plan import TooShortError
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.planning import Means, make_plan, refined
 from planner.plan.problem import Problem
@@ -406,6 +407,41 @@ def test_a_budget_of_live_bytes_on_cuda_takes_the_arena_that_its_plan_needs(monk
         assert any(said in note for note in plan.assumptions) is is_over
         over += is_over
     assert over
+
+
+def test_a_search_that_longer_ones_follow_leaves_the_last_resort_to_them(monkeypatch, tight):
+    """On a busy machine the last resort of a short round left no time for a longer one."""
+    prepared, settings, _ = tight
+    resorts: list[float] = []
+    found = least_plan._least_alone
+    monkeypatch.setattr(
+        least_plan, "_least_alone", lambda *given: resorts.append(given[-1]) or found(*given)
+    )
+    short = replace(settings, budget_bytes=settings.budget_bytes // 2, time_limit_s=1e-6)
+    with pytest.raises(TooShortError) as error:
+        make_plan(prepared, short, Means(until=clock.now() + 100.0))
+    assert not resorts and error.value.least_peak_bytes > short.budget_bytes
+    with pytest.raises(InfeasibleBudgetError) as error:
+        make_plan(prepared, short, Means())
+    assert resorts and not isinstance(error.value, TooShortError)
+
+
+def test_without_a_plan_the_last_round_takes_the_last_resort(monkeypatch, tight):
+    prepared, settings, plan = tight
+    untils: list[float] = []
+
+    def plan_with(_: object, __: object, given: Settings, means: Means) -> Planned:
+        untils.append(means.until)
+        clock.spend(given.time_limit_s)
+        if means.until:
+            raise TooShortError("too short", least_peak_bytes=1)
+        return plan
+
+    monkeypatch.setattr(rounds, "plan_with", plan_with)
+    with clock.counting():
+        limited = replace(settings, time_limit_s=5.0)
+        assert plan_in_rounds((), prepared, limited, Means()) is plan
+    assert len(untils) > 2 and all(untils[:-1]) and not untils[-1]
 
 
 def test_one_search_is_made_however_late_it_is(monkeypatch, tight):

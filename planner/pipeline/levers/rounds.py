@@ -20,6 +20,7 @@ from planner.pipeline.levers.lever import Lever
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.least_plan import TooShortError
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import Means, refined
 from planner.pipeline.solve.policy import POLICY as SOLVING
@@ -38,6 +39,7 @@ def plan_in_rounds(
         TakenError: as for `plan_with`.
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or there is no plan yet.
     """
+    means = replace(means, until=clock.now() + settings.time_limit_s)
     plans: list[Planned] = []
     error: InfeasibleBudgetError | TakenError | None = None
     for limit_s, begins_again in _limits(prepared, settings, plans):
@@ -67,6 +69,10 @@ def plan_in_rounds(
             return min(plans, key=_rank).interrupted()
     if plans:
         return min(plans, key=_rank)
+    if isinstance(error, TooShortError):
+        limit_s = min(_first_s(prepared), settings.time_limit_s)
+        limited = replace(settings, time_limit_s=limit_s)
+        return plan_with(levers, prepared, limited, replace(means, until=0.0))
     assert error is not None
     raise error
 
@@ -93,7 +99,7 @@ def _limits(
     most as much again.
     """
     began, whole_s = clock.now(), settings.time_limit_s
-    limit_s = max(POLICY.first_round_s, POLICY.round_op_s * len(prepared.graph.operations))
+    limit_s = _first_s(prepared)
     yield min(limit_s, whole_s), True
     over_s = max(0.0, clock.now() - began - limit_s)
     while True:
@@ -107,6 +113,11 @@ def _limits(
             start = clock.now()
             yield limit_s, begins_again
             over_s = max(over_s, clock.now() - start - limit_s)
+
+
+def _first_s(prepared: Prepared) -> float:
+    """Return the time limit of the first round."""
+    return max(POLICY.first_round_s, POLICY.round_op_s * len(prepared.graph.operations))
 
 
 def _is_final(

@@ -49,14 +49,31 @@ class LeastPlan:
         )
 
 
+class TooShortError(TimeLimitError):
+    """A search had too little time to accept a plan, and left the last resort to a later one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """A search that accepted no plan.
+
+    Attributes:
+        held_bytes: an estimate of the least budget that holds a plan which it found; None without one.
+        is_late: its time limit had passed.
+        is_last: no longer search follows it, which could find one.
+    """
+
+    held_bytes: int | None = None
+    is_late: bool = False
+    is_last: bool = True
+
+
 def least_plan(
     prepared: Prepared,
     settings: Settings,
     found: Iterable[Sequence[LeastPlan]],
     orders: tuple[BaseOrder, ...],
-    *,
-    held_bytes: int | None,
-    is_late: bool,
+    search: NoPlan,
 ) -> Planned:
     """Lower the plans with the least peaks until one is within the budget, the quickest first.
 
@@ -65,8 +82,7 @@ def least_plan(
 
     Args:
         found: the plans; further ones are requested until one is within the budget.
-        held_bytes: an estimate of the least budget that holds some other plan; None without one.
-        is_late: the time limit had passed before this search.
+        search: the search before this one.
 
     Raises:
         InfeasibleBudgetError: none is within the budget.
@@ -85,12 +101,14 @@ def least_plan(
             tried.append((peak_bytes, least))
     peak_bytes, least = min(tried, key=lambda pair: pair[0])
     room = pinned_peak(prepared, peak_bytes, len(least.candidate.actions))
-    if settings.budget_of == "live":
+    if not search.is_last:
+        least_bytes = room + settings.reserve_bytes
+    elif settings.budget_of == "live":
         least_bytes = min(room, prepared.baseline.worst_peak_bytes) + settings.reserve_bytes
     else:
         needed = _held_in(prepared, settings, least, room + settings.reserve_bytes, orders)
-        least_bytes = min(needed, held_bytes or needed)
-    raise _infeasible(prepared, settings, least, least_bytes, is_late=is_late)
+        least_bytes = min(needed, search.held_bytes or needed)
+    raise _infeasible(prepared, settings, least, least_bytes, search)
 
 
 def _turn(plan: Candidate, room_bytes: int) -> tuple[bool, float]:
@@ -126,20 +144,22 @@ def least_peaks(
     settings: Settings,
     known: LeastPlan,
     forms: Mapping[BaseOrder, Formulation],
-    *,
-    is_late: bool,
+    search: NoPlan,
 ) -> Iterator[Sequence[LeastPlan]]:
     """Yield plans with low peaks, for `least_plan`.
 
     Beyond the time limit the known plan comes alone first, and each search for others gets a tenth
-    of the limit.
+    of the limit; there is none if a longer search follows.
 
     Args:
         forms: the problem in each base order.
     """
-    if is_late:
+    if search.is_late:
         yield [known]
-    limit_s = max(POLICY.least_peak_s, (POLICY.late if is_late else 0.5) * settings.time_limit_s)
+    if not search.is_last:
+        return
+    share = POLICY.late if search.is_late else 0.5
+    limit_s = max(POLICY.least_peak_s, share * settings.time_limit_s)
     alone = _least_alone(prepared, settings, tuple(forms), limit_s)
     yield [known, alone, _least_of(forms, min(POLICY.least_of_all_s, 2 * limit_s))]
 
@@ -181,11 +201,12 @@ def _least_of(forms: Mapping[BaseOrder, Formulation], limit_s: float) -> LeastPl
 
 
 def _infeasible(
-    prepared: Prepared, settings: Settings, least: LeastPlan, found: int, *, is_late: bool
+    prepared: Prepared, settings: Settings, least: LeastPlan, found: int, search: NoPlan
 ) -> InfeasibleBudgetError:
     """Build the error with the least budget found, a bound, and the largest tensors at the peak.
 
-    It is a TimeLimitError if the time limit ended the search and the bound leaves room for a plan.
+    It is a TimeLimitError if the time limit ended the search and the bound leaves room for a plan, and a
+    TooShortError if a longer search follows.
 
     Args:
         found: the least budget that holds some plan, in bytes.
@@ -201,8 +222,10 @@ def _infeasible(
     levers = prepared.request.levers
     is_shared = prepared.target.is_host and prepared.hardware.is_host
     is_one_too_large = least.form.problem.fixed_bytes < settings.budget_bytes < bound
-    is_open = is_late and bound <= settings.budget_bytes
+    is_open = search.is_late and bound <= settings.budget_bytes
     kind = TimeLimitError if is_open else InfeasibleBudgetError
+    if not search.is_last:
+        kind = TooShortError
     as_held = _AS_HELD if settings.budget_of == "held" else ""
     what = "within the time limit no plan was found that fits" if is_open else "no plan fits"
     return kind(

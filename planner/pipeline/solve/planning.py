@@ -23,7 +23,7 @@ from planner.graph.model import TensorId
 from planner.graph.reasons import WhyOnce, WhyStay
 from planner.pipeline.prepare.prepared import Prepared, Progress, silent
 from planner.pipeline.solve.fitting import with_room
-from planner.pipeline.solve.least_plan import least_peaks, least_plan
+from planner.pipeline.solve.least_plan import NoPlan, least_peaks, least_plan
 from planner.pipeline.solve.orders import (
     BaseOrder,
     Settings,
@@ -55,6 +55,7 @@ class Means:
         measured_us: times of nodes that a lever measured.
         rough, best: rough plans, and the fastest results of longer searches, by problem.
         unreached: orders, as problems, for which the last races had no time.
+        until: the end of the time for further, longer searches.
     """
 
     progress: Progress = silent
@@ -64,6 +65,7 @@ class Means:
     rough: dict[Problem, Solved] = field(default_factory=dict)
     best: dict[Problem, Solved] = field(default_factory=dict)
     unreached: set[Problem] = field(default_factory=set)
+    until: float = 0.0
 
 
 def make_plan(
@@ -100,7 +102,7 @@ def make_plan(
             except TakenError:
                 course.few = search.promising(POLICY.again_orders)
                 raise
-            return _accepted(search)
+            return _accepted(search, until=means.until)
         except KeyboardInterrupt:
             if not kept:
                 raise
@@ -244,8 +246,11 @@ def _search(
     )
 
 
-def _accepted(search: TrialSearch) -> Planned:
+def _accepted(search: TrialSearch, *, until: float) -> Planned:
     """Return the plan that a search accepted, or the one with the least peak.
+
+    Args:
+        until: the end of the time for longer searches.
 
     Raises:
         InfeasibleBudgetError: neither is within the budget.
@@ -258,12 +263,15 @@ def _accepted(search: TrialSearch) -> Planned:
         return planned
     assert search.least is not None
     # live bytes that fit have a plan nearby: search as for the plan that an error names
-    is_late = clock.now() > search.deadline and planned is None
-    found = least_peaks(prepared, settings, search.least, forms, is_late=is_late)
-    held_bytes = search.least_held_bytes
-    return least_plan(
-        prepared, settings, found, tuple(forms), held_bytes=held_bytes, is_late=is_late
+    now = clock.now()
+    is_late = now > search.deadline and planned is None
+    none = NoPlan(
+        held_bytes=search.least_held_bytes,
+        is_late=is_late,
+        is_last=not is_late or until - now <= settings.time_limit_s,
     )
+    found = least_peaks(prepared, settings, search.least, forms, none)
+    return least_plan(prepared, settings, found, tuple(forms), none)
 
 
 def _race(
