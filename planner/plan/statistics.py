@@ -1,4 +1,4 @@
-"""Statistics of one engine in a search."""
+"""Statistics of one engine in a search; `planfile.md` describes the fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
-    """The work and the results of one engine in a search; `planfile.md` describes the fields."""
+    """The work and the results of one engine in a search."""
 
     name: str
     calls: int
