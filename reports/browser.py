@@ -17,6 +17,7 @@ import base64
 import contextlib
 import json
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
@@ -218,6 +219,8 @@ def said(text: str) -> None:
 
 def measured(model: Path, budget: str, *, with_gpu: bool) -> dict[str, Any]:
     """Take all measurements of one model."""
+    if shutil.which("chromium") is None:
+        raise NoRuntimeError("chromium is not installed")
     feeds, _ = make_inputs(model, 0, {}, None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

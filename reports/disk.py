@@ -25,7 +25,7 @@ from planner.files.structuring import fields_of
 from planner.pipeline.record.rebuild import prepared_for, rebuild
 from planner.simulate.simulate import simulate
 from planner.units import format_bytes
-from reports.overlap import in_turns, profiled, throttled
+from reports.overlap import WARM, in_turns, profiled, throttled
 from reports.planned import feasible
 from reports.shared import FOLDER, ZOO, Row, line, program, write_rows
 
@@ -90,7 +90,7 @@ def _steps(model: Path, output: Path, disk: Path) -> Row:
     sessions = {"original": ort.InferenceSession(model, throttled(0))}
     for name, mbps in (("own", 0), ("throttled", MBPS)):
         sessions[name] = planner.open_session(output, throttled(mbps), disk=disk)
-    ratios, differing = in_turns(model, sessions, STEPS)
+    ratios, differing = in_turns(model, sessions, WARM + STEPS)
     return {"differing": differing, "cached_bytes": _cached_bytes(), "measured": ratios}
 
 

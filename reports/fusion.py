@@ -179,7 +179,7 @@ def _in_turns(
     wall: Times = ([], [])
     processor: Times = ([], [])
     began = time.perf_counter()
-    for index in range(_MOST_RUNS):
+    for index in range(_WARM_UPS + _MOST_RUNS):
         for which in (0, 1) if index % 2 else (1, 0):
             start = time.perf_counter(), time.process_time()
             sessions[which].run(None, feeds)

@@ -15,18 +15,21 @@ from models import zoo
 from planner import clock
 from planner.errors import InfeasibleBudgetError, TimeLimitError
 from planner.pipeline.levers import rounds
+from planner.pipeline.levers.choose import plan_with
+from planner.pipeline.levers.half.halves import Halves
 from planner.pipeline.levers.rounds import plan_in_rounds
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import Settings, settings_of
 from planner.pipeline.solve import least_plan, trying
 from planner.pipeline.solve.least_plan import TooShortError
+from planner.pipeline.solve.orders import least_possible_peak
 from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.planning import Means, make_plan, refined
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio import race
 from planner.portfolio.solve import solved_of
-from planner.request import Costs, Limits, Request
+from planner.request import Costs, Levers, Limits, Request
 from planner.search.engine import run_engine
 from planner.search.engines.simple import EverythingSwapped
 from planner.search.state import SearchSettings, new_state
@@ -417,7 +420,7 @@ def test_a_search_that_longer_ones_follow_leaves_the_last_resort_to_them(monkeyp
     monkeypatch.setattr(
         least_plan, "_least_alone", lambda *given: resorts.append(given[-1]) or found(*given)
     )
-    short = replace(settings, budget_bytes=settings.budget_bytes // 2, time_limit_s=1e-6)
+    short = replace(settings, budget_bytes=least_possible_peak(prepared), time_limit_s=1e-6)
     with pytest.raises(TooShortError) as error:
         make_plan(prepared, short, Means(until=clock.now() + 100.0))
     assert not resorts and error.value.least_peak_bytes > short.budget_bytes
@@ -442,6 +445,37 @@ def test_without_a_plan_the_last_round_takes_the_last_resort(monkeypatch, tight)
         limited = replace(settings, time_limit_s=5.0)
         assert plan_in_rounds((), prepared, limited, Means()) is plan
     assert len(untils) > 2 and all(untils[:-1]) and not untils[-1]
+
+
+def test_a_last_resort_that_failed_is_not_made_again(monkeypatch, tight):
+    """Its least budget was tried; that of a search which was too short was not."""
+    prepared, settings, _ = tight
+    calls = 0
+
+    def plan_with(_: object, __: object, given: Settings, means: Means) -> Planned:
+        nonlocal calls
+        calls += 1
+        clock.spend(given.time_limit_s)
+        if means.until:
+            raise TooShortError("too short", least_peak_bytes=1)
+        raise TimeLimitError("late", least_peak_bytes=2)
+
+    monkeypatch.setattr(rounds, "plan_with", plan_with)
+    with clock.counting(), pytest.raises(TimeLimitError) as error:
+        plan_in_rounds((), prepared, replace(settings, time_limit_s=5.0), Means())
+    assert error.value.least_peak_bytes == 2 and calls == 3
+    with clock.counting(), pytest.raises(TimeLimitError):
+        plan_in_rounds((), prepared, replace(settings, time_limit_s=0.1), Means())
+    assert calls == 4
+
+
+def test_a_lever_hands_on_that_a_search_was_too_short(monkeypatch, tight):
+    prepared, settings, _ = tight
+    request = replace(prepared.request, levers=Levers(cast_saved="fp16"))
+    asked = replace(prepared, request=request)
+    late = replace(settings, budget_bytes=least_possible_peak(prepared), time_limit_s=1e-6)
+    with pytest.raises(TooShortError):
+        plan_with((Halves(),), asked, late, Means(until=clock.now() + 100.0))
 
 
 def test_one_search_is_made_however_late_it_is(monkeypatch, tight):

@@ -19,6 +19,7 @@ from planner.pipeline.levers.lever import Case, Ladder, Lever, Rung, Trouble
 from planner.pipeline.levers.policy import POLICY
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.settings import Settings
+from planner.pipeline.solve.least_plan import TooShortError
 from planner.pipeline.solve.orders import BaseOrder, base_orders
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import Means, make_plan
@@ -101,6 +102,9 @@ class _Choice:
         if plain is not None:
             return plain
         refused = [error for error in errors if isinstance(error, InfeasibleBudgetError)]
+        for error in refused:
+            if isinstance(error, TooShortError):
+                raise error
         if refused:
             raise lever.refusal(case, refused)
         return self._made(Rung(prepared=case.prepared))  # raises the error

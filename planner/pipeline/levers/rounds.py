@@ -32,14 +32,16 @@ def plan_in_rounds(
 ) -> Planned:
     """Return the fastest plan of a model within the budget that any round of searches finds.
 
-    No round begins that would end beyond the time limit, or that promises too little.
+    No round begins that would end beyond the time limit, or that promises too little. If all were too
+    short for a plan, the time that is left goes to one that makes the last resort, a first round's at
+    least.
 
     Raises:
         InfeasibleBudgetError: no round finds a plan.
         TakenError: as for `plan_with`.
         KeyboardInterrupt: on Ctrl-C, unless it is kept, or there is no plan yet.
     """
-    means = replace(means, until=clock.now() + settings.time_limit_s)
+    end = clock.now() + settings.time_limit_s
     plans: list[Planned] = []
     error: InfeasibleBudgetError | TakenError | None = None
     for limit_s, begins_again in _limits(prepared, settings, plans):
@@ -50,7 +52,8 @@ def plan_in_rounds(
         try:
             if begins_again:
                 means.unreached.clear()
-                made = plan_with(levers, prepared, limited, means)
+                until = end if end - clock.now() > 1.001 * limit_s else 0.0
+                made = plan_with(levers, prepared, limited, replace(means, until=until))
             elif best is not None and host_budget_of(prepared) is None:
                 made = refined(best, limited, means)
             else:
@@ -70,9 +73,8 @@ def plan_in_rounds(
     if plans:
         return min(plans, key=_rank)
     if isinstance(error, TooShortError):
-        limit_s = min(_first_s(prepared), settings.time_limit_s)
-        limited = replace(settings, time_limit_s=limit_s)
-        return plan_with(levers, prepared, limited, replace(means, until=0.0))
+        left_s = max(end - clock.now(), min(_first_s(prepared), settings.time_limit_s))
+        return plan_with(levers, prepared, replace(settings, time_limit_s=left_s), means)
     assert error is not None
     raise error
 
@@ -159,6 +161,7 @@ def _least(
     return min(
         (found, known),
         key=lambda error: (
+            isinstance(error, TooShortError),
             isinstance(error, TimeLimitError),
             error.least_peak_bytes or float("inf"),
         ),

@@ -50,7 +50,10 @@ class LeastPlan:
 
 
 class TooShortError(TimeLimitError):
-    """A search had too little time to accept a plan, and left the last resort to a later one."""
+    """A search had too little time to accept a plan; a later one is to make the last resort.
+
+    Its least peak is one of live bytes that was found, not a budget that was tried.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ class NoPlan:
     Attributes:
         held_bytes: an estimate of the least budget that holds a plan which it found; None without one.
         is_late: its time limit had passed.
-        is_last: no longer search follows it, which could find one.
+        is_last: no longer search follows it that may find one.
     """
 
     held_bytes: int | None = None
@@ -205,8 +208,8 @@ def _infeasible(
 ) -> InfeasibleBudgetError:
     """Build the error with the least budget found, a bound, and the largest tensors at the peak.
 
-    It is a TimeLimitError if the time limit ended the search and the bound leaves room for a plan, and a
-    TooShortError if a longer search follows.
+    It is a TimeLimitError if the time limit ended the search and the bound leaves room for a plan. If a
+    longer search follows, it is a TooShortError instead.
 
     Args:
         found: the least budget that holds some plan, in bytes.

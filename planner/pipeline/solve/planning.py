@@ -29,6 +29,7 @@ from planner.pipeline.solve.orders import (
     Settings,
     base_orders,
     formulate_in,
+    least_possible_peak,
     one_of_each_first,
     with_pins,
 )
@@ -55,7 +56,7 @@ class Means:
         measured_us: times of nodes that a lever measured.
         rough, best: rough plans, and the fastest results of longer searches, by problem.
         unreached: orders, as problems, for which the last races had no time.
-        until: the end of the time for further, longer searches.
+        until: the end of the time for further, longer searches; 0 if none follows.
     """
 
     progress: Progress = silent
@@ -250,7 +251,7 @@ def _accepted(search: TrialSearch, *, until: float) -> Planned:
     """Return the plan that a search accepted, or the one with the least peak.
 
     Args:
-        until: the end of the time for longer searches.
+        until: the end of the time for longer searches; 0 if none follows.
 
     Raises:
         InfeasibleBudgetError: neither is within the budget.
@@ -265,11 +266,10 @@ def _accepted(search: TrialSearch, *, until: float) -> Planned:
     # live bytes that fit have a plan nearby: search as for the plan that an error names
     now = clock.now()
     is_late = now > search.deadline and planned is None
-    none = NoPlan(
-        held_bytes=search.least_held_bytes,
-        is_late=is_late,
-        is_last=not is_late or until - now <= settings.time_limit_s,
-    )
+    goes_on = is_late and now < until
+    if goes_on:  # unless no search can find one
+        goes_on = least_possible_peak(prepared) + settings.reserve_bytes <= settings.budget_bytes
+    none = NoPlan(held_bytes=search.least_held_bytes, is_late=is_late, is_last=not goes_on)
     found = least_peaks(prepared, settings, search.least, forms, none)
     return least_plan(prepared, settings, found, tuple(forms), none)
 

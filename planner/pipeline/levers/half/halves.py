@@ -67,7 +67,7 @@ class Halves(Lever):
         if not tried:
             return exact
         last, kind = tried[-1], case.prepared.request.levers.cast_saved
-        return InfeasibleBudgetError(
+        return type(last)(
             f"{last}; the same holds with {len(ranked(case.prepared, None)):,} saved tensors in "
             f"half (--cast-saved {kind})",
             least_peak_bytes=min(

@@ -192,7 +192,7 @@ def _with_host_budget(
         where, option = f"in {disk.folder}", "--disk-budget"
     if host is None or not left:
         return error
-    return InfeasibleBudgetError(
+    return type(error)(
         f"{error}; with at most {host} {where}, {len(left):,} tensors could not be there: allow more "
         f"with {option}",
         least_peak_bytes=error.least_peak_bytes,
