@@ -182,15 +182,8 @@ def limits_row(nodes: int) -> Row:
         model = Path(folder) / "chain.onnx"
         count = drawn.save("chain", nodes, model)
         command = [sys.executable, "-m", "planner", "optimize", str(model), "--budget", "50%"]
-        command += [
-            "--time-limit",
-            str(CHAIN_LIMIT_S),
-            "--no-verify",
-            "-v",
-            "-o",
-            f"{folder}/planned.onnx",
-        ]
-        command += ["--plan", f"{folder}/plan.json", "--json"]
+        command += ["--time-limit", str(CHAIN_LIMIT_S), "--no-verify", "-v", "--json"]
+        command += ["-o", f"{folder}/planned.onnx", "--plan", f"{folder}/plan.json"]
         began = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wall_s = time.monotonic() - began

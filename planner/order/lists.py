@@ -32,32 +32,26 @@ def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = 
     order: list[int] = []
 
     def growth(v: int) -> int:
-        op = problem.ops[v]
-        grown = sum(problem.tensors[t].bytes for t in op.outputs)
-        for t in op.inputs:
-            tensor = problem.tensors[t]
-            if readers[t] == 1 and not tensor.to_end:
-                grown -= tensor.bytes
-        return grown
+        return _growth(problem, v, readers)
 
     shrinking: list[tuple[int, float, int]] = []
     if eager:
         shrinking = [(growth(v), priority[v], v) for v in ready]
         heapq.heapify(shrinking)
-    while waiting:
-        v = -1
+
+    def shrinks() -> int:
         while shrinking:
             grown, rank, u = shrinking[0]
             if u not in waiting:
                 heapq.heappop(shrinking)
-                continue
-            now = growth(u)
-            if now != grown:
+            elif (now := growth(u)) != grown:
                 heapq.heapreplace(shrinking, (now, rank, u))
-                continue
-            if grown <= 0:
-                v = u
-            break
+            else:
+                return u if grown <= 0 else -1
+        return -1
+
+    while waiting:
+        v = shrinks()
         if v < 0:
             while heap[0][1] not in waiting:
                 heapq.heappop(heap)
@@ -79,6 +73,18 @@ def list_schedule(problem: Problem, priority: Sequence[float], *, eager: bool = 
             for u in touched:
                 heapq.heappush(shrinking, (growth(u), priority[u], u))
     return tuple(order)
+
+
+def _growth(problem: Problem, v: int, readers: Sequence[int]) -> int:
+    """Return the bytes that an operation allocates less those that it frees.
+
+    Args:
+        readers: by tensor, the operations that still have to read it.
+    """
+    op, tensors = problem.ops[v], problem.tensors
+    freed = (tensors[t] for t in op.inputs if readers[t] == 1)
+    grown = sum(tensors[t].bytes for t in op.outputs)
+    return grown - sum(tensor.bytes for tensor in freed if not tensor.to_end)
 
 
 def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:

@@ -31,7 +31,7 @@ import tomli_w
 from planner.errors import UsageError
 from planner.files.reading import read_text, shown
 from planner.files.structuring import Source, fields_of, structured
-from planner.portfolio.table import POLICY, Policy, Thresholds, Turn
+from planner.portfolio.table import POLICY, Policy, PortfolioNumbers, Turn
 
 _WHAT = "a file of parameters"
 _TABLES = ("rough", "serial", "other")
@@ -80,7 +80,7 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
             raise _wrong(where, f"unknown table {shown(key)}; there are {', '.join(known)}")
         if not isinstance(value, dict):
             raise _wrong(where, f"{key} is {shown(value)}, not a table")
-    head = Thresholds(**{key: getattr(base, key) for key in Thresholds.__slots__})
+    head = PortfolioNumbers(**{key: getattr(base, key) for key in PortfolioNumbers.__slots__})
     found = fields_of(_with(head, data.get("portfolio", {}), "portfolio", where))
     for name in STAGES:
         found[name] = _with(getattr(base, name), data.get(name, {}), name, where)
@@ -101,7 +101,9 @@ def policy_of(data: Mapping[str, Any], *, where: str, base: Policy = POLICY) -> 
 
 def params_text(policy: Policy = POLICY) -> str:
     """Return the policy as a TOML file; infinite numbers are left out."""
-    data: dict[str, Any] = {"portfolio": {k: getattr(policy, k) for k in Thresholds.__slots__}}
+    data: dict[str, Any] = {
+        "portfolio": {k: getattr(policy, k) for k in PortfolioNumbers.__slots__}
+    }
     for name in STAGES:
         data[name] = fields_of(getattr(policy, name))
     for name in _TABLES:

@@ -121,7 +121,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class PortfolioNumbers:
     """Sizes, gaps and times that decide which turns come, and when a search ends.
 
     Attributes:
@@ -147,7 +147,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy(Thresholds):
+class Policy(PortfolioNumbers):
     """All parameters of the portfolio.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.native import library_path
@@ -88,11 +88,16 @@ def analyzed(
         levers=settings.levers,
         assumptions=(*prepared.graph.assumptions, *noted_copies(prepared, settings), *notes),
         on_host=on_host,
-        budget_preview=replace(
-            previews[0],
-            frontier=merged([preview.frontier for preview in previews]),
-            seconds=sum(preview.seconds for preview in previews),
-        ),
+        budget_preview=_together(previews),
+    )
+
+
+def _together(previews: Sequence[BudgetPreview]) -> BudgetPreview:
+    """Return one preview of all ways, their frontiers merged."""
+    return replace(
+        previews[0],
+        frontier=merged([preview.frontier for preview in previews]),
+        seconds=sum(preview.seconds for preview in previews),
     )
 
 
