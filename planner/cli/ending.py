@@ -124,7 +124,10 @@ def end(status: int) -> NoReturn:
 
 
 def wait_if_leaving() -> None:
-    """Wait for ever if another thread ends the process: an error may come of the files it removes."""
+    """Wait until the process ends, if another thread is ending it.
+
+    That thread removes files, and an error here may come of it.
+    """
     with LEAVING:
         pass
 

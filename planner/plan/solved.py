@@ -38,7 +38,7 @@ class Solved:
 
     @property
     def found(self) -> Candidate:
-        """The best plan, of a search that found one that fits."""
+        """The best plan; the search must have found one that fits."""
         assert self.candidate is not None
         return self.candidate
 

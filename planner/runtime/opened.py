@@ -20,6 +20,7 @@ from planner.files.structuring import parse_json
 from planner.onnxio.metadata import read_metadata
 from planner.plan.planfile import Arena, Pool
 from planner.runtime.build import has_pool
+from planner.runtime.options import PREPACKING
 from planner.runtime.swapping import disk_bytes_of, put_disk, put_pool, register_library
 from planner.targets import HOST, TARGETS, Target, target_named
 from planner.targets.keys import (
@@ -39,9 +40,6 @@ from planner.units import parse_bytes
 
 if TYPE_CHECKING:
     import onnxruntime as ort
-
-PREPACKING = "session.disable_prepacking"
-"""A session option entry (core/session/onnxruntime_session_options_config_keys.h)."""
 
 _BUDGET_KEY = "pkg.planner.budget_bytes"
 _UNSET = "0"

@@ -35,6 +35,10 @@ _MAX_THREADS = 8
 
 _registered: list[dict[str, int]] = []  # the process's arena, if any
 
+PREPACKING = "session.disable_prepacking"
+"""The session entry that keeps kernels from packing constant weights
+(core/session/onnxruntime_session_options_config_keys.h)."""
+
 NEXT_POWER_OF_TWO = 0
 SAME_AS_REQUESTED = 1
 _SMALL_BYTES = 1 << 12  # of a region, left for results of a few bytes as it is opened
@@ -100,7 +104,7 @@ class Opening:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile_prefix)
         if not self.packed:
-            options.add_session_config_entry("session.disable_prepacking", "1")
+            options.add_session_config_entry(PREPACKING, "1")
         if self.memory == "recommended":
             hold_no_more(options)
             use_registered_arena(options, {"arena_extend_strategy": SAME_AS_REQUESTED})

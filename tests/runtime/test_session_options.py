@@ -10,7 +10,8 @@ import pytest
 
 import planner
 from planner.errors import UsageError
-from planner.runtime.opened import PREPACKING, Arena, needs_of
+from planner.runtime.opened import Arena, needs_of
+from planner.runtime.options import PREPACKING
 from planner.targets.keys import (
     ARENA_KEY,
     LEVEL_KEY,

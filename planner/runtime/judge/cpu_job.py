@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(kw_only=True)
 class CpuJob:
-    """What a verification on the CPU is asked for.
+    """The models, inputs and options of a verification on the CPU.
 
     Attributes:
         paths, graphs: files and graphs of the models "original" and "rewritten".
