@@ -42,6 +42,12 @@ class Evaluator:
             count = core.schedule(plan_of(core.arrays, decisions))
         return self.actions(count)
 
+    def actions(self, count: int) -> list[Action]:
+        """Return the first `count` actions in the steps."""
+        kinds = self.core.steps.kind[:count].tolist()
+        targets = self.core.steps.target[:count].tolist()
+        return [self._actions[k][t] for k, t in zip(kinds, targets, strict=True)]
+
     @cached_property
     def base(self) -> Candidate:
         """The plan that keeps everything."""
@@ -83,9 +89,3 @@ class Evaluator:
         """Return the first `count` actions in the steps, copies listed where they hide."""
         self.core.place_and_time(count, _PLACEMENTS)
         return self.actions(count)
-
-    def actions(self, count: int) -> list[Action]:
-        """Return the first `count` actions in the steps."""
-        kinds = self.core.steps.kind[:count].tolist()
-        targets = self.core.steps.target[:count].tolist()
-        return [self._actions[k][t] for k, t in zip(kinds, targets, strict=True)]

@@ -307,7 +307,7 @@ def packable_bytes(graph: TrainingGraph) -> int:
     """Return the most bytes of constant weights that kernels pack when a session is created.
 
     They count towards the arena's limit, and where they exceed it the limit no longer holds: observed
-    on onnxruntime 1.31 (tests/runtime/test_packed_weights.py). The weights themselves are released.
+    on onnxruntime 1.31. The weights themselves are released.
     """
     return sum(
         t.bytes + t.bytes // 4 + _PACKING_BYTES
