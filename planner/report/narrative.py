@@ -70,7 +70,9 @@ def _at_what_cost(headline: Headline) -> str:
     done = []
     if headline.micro is not None:
         runs, samples = headline.micro.runs, headline.micro.samples
-        done.append(f"making the step in {runs} runs on {counted(samples, 'sample')} each")
+        done.append(
+            f"making the step in {counted(runs, 'run')} on {counted(samples, 'sample')} each"
+        )
     if headline.recomputed_ops:
         done.append(f"recomputing {counted(headline.recomputed_ops, 'operation')}")
     if headline.swapped_tensors:
@@ -79,11 +81,7 @@ def _at_what_cost(headline: Headline) -> str:
     if headline.split_nodes:
         done.append(f"running {counted(headline.split_nodes, 'node')} in chunks of rows")
     if headline.paged_tensors:
-        done.append(
-            f"keeping {counted(headline.paged_tensors, 'input and output')} on the host"
-            if headline.paged_tensors == 1
-            else f"keeping {headline.paged_tensors:,} inputs and outputs on the host"
-        )
+        done.append(f"keeping {paged(headline.paged_tensors)} on the host")
     if headline.fused_nodes:
         done.append(f"fusing operations into {counted(headline.fused_nodes, 'node')}")
     if headline.halved_tensors:
@@ -91,6 +89,11 @@ def _at_what_cost(headline: Headline) -> str:
         done.append(f"storing {count} in {headline.cast_saved}, which is lossy")
     by = " and ".join(done) if done else "by a better order of the same operations"
     return by if ratio is None else f"{by}, at {ratio:.3f} times the step time ({how})"
+
+
+def paged(count: int) -> str:
+    """Return a number of inputs and outputs: `1 input or output`, `2 inputs and outputs`."""
+    return "1 input or output" if count == 1 else f"{count:,} inputs and outputs"
 
 
 def _proof(headline: Headline) -> str:
@@ -155,7 +158,8 @@ def provenance(
             repeats = len(verification.time.rewritten_us)
             detail = f"the least of {counted(repeats, 'alternating run')} each, in one process"
             if plan.micro is not None:
-                detail += f", {plan.micro.runs} runs a step against one on the whole batch"
+                runs = counted(plan.micro.runs, "run")
+                detail += f", {runs} a step against one on the whole batch"
             rows.append(("Step-time ratio", "measured", detail))
         if verification.micro is not None and verification.micro.outputs:
             detail = f"one run on the whole batch against {verification.micro.runs} on its parts"

@@ -130,6 +130,20 @@ def test_what_is_left_out_is_printed_in_full():
         assert heading in full and heading not in printed(print_optimize_brief, payload)
 
 
+def test_one_of_a_kind_is_counted_in_the_singular():
+    result = examples.optimize_result(4)
+    checks = dataclasses.replace(result.verification, outputs=result.verification.outputs[:1])
+    payload = optimize_document(dataclasses.replace(result, verification=checks))
+    named = dict(rows(payload))
+    assert re.fullmatch(
+        r"1 operation recomputed \(.*\), 1 tensor swapped \(.* copied\)", named["Done"]
+    )
+    assert "1 of 1 output bit-identical" in named["Verified"]
+    full = printed(print_optimize, payload)
+    assert re.search(r"Recomputed +1 operation, ", full)
+    assert re.search(r"Swapped +1 tensor, ", full)
+
+
 def test_names_of_files_below_the_working_folder_are_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = dataclasses.replace(

@@ -130,6 +130,15 @@ def test_pages_with_and_without_swaps_and_verification(verified, swaps):
     assert (("i", {"class": "swapped"}) in page.elements) == swaps
 
 
+def test_one_of_a_kind_is_counted_in_the_singular():
+    result = examples.optimize_result(4)
+    bad = examples.verification(result.before, result.after, passed=False)
+    text = Page(render_page(optimize_document(result))).text
+    assert "1 operation run again, " in text and "1 tensor; " in text
+    text = Page(render_page(optimize_document(dataclasses.replace(result, verification=bad)))).text
+    assert "1 check did not hold" in text
+
+
 def test_a_failed_verification_says_so_first():
     result = examples.optimize_result()
     bad = examples.verification(result.before, result.after, passed=False)

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from planner.onnxio.save import atomic_write
 from planner.report.document.analysis import AnalyzeDocument
 from planner.report.document.outcome import DecisionRow, OptimizeDocument
-from planner.report.narrative import times_of
+from planner.report.narrative import paged, times_of
 from planner.report.page.budgets import frontier_figure
 from planner.report.page.columns import view_columns
 from planner.report.page.figures import (
@@ -30,7 +30,7 @@ from planner.report.page.figures import (
 )
 from planner.report.page.lanes import KIND_NAMES, kinds_of, time_figures, total_us
 from planner.report.plain import printable
-from planner.units import format_bytes, format_duration, format_percent, format_share
+from planner.units import counted, format_bytes, format_duration, format_percent, format_share
 
 Report = OptimizeDocument | AnalyzeDocument
 ROWS_SHOWN = 100
@@ -209,6 +209,11 @@ def _ratio(value: float | None) -> Markup:
     return Markup('<data value="{}">×{:.3f}</data>').format(value, value)
 
 
+def _counted(value: int, noun: str, verb: str = "") -> Markup:
+    text = counted(value, noun, verb)
+    return Markup('<data value="{}">{}</data>').format(value, text)
+
+
 def _share(part: float, whole: float) -> str:
     """Return `part / whole` as a CSS length, within 0% and 100%."""
     return f"{100 * min(max(part / whole, 0.0), 1.0):.2f}%" if whole else "0%"
@@ -233,6 +238,8 @@ def environment() -> jinja2.Environment:
         ratio=_ratio,
         percent=format_percent,
         count=lambda value: Markup('<data value="{}">{:,}</data>').format(value, value),
+        counted=_counted,
+        paged=lambda value: Markup('<data value="{}">{}</data>').format(value, paged(value)),
         difference="{:.3g}".format,
         plain=printable,
         times=times_of,

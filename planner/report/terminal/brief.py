@@ -16,7 +16,7 @@ from planner.report.document.headline import Headline
 from planner.report.document.outcome import OptimizeDocument, PlanFigures
 from planner.report.document.verification import VerificationFigures
 from planner.report.document.views import PeakDocument
-from planner.report.narrative import times_of
+from planner.report.narrative import paged, times_of
 from planner.report.plain import nearby, nearby_command
 from planner.report.remarks import that_matter
 from planner.report.terminal import (
@@ -31,7 +31,14 @@ from planner.report.terminal import (
     shown,
     wide_console,
 )
-from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
+from planner.units import (
+    counted,
+    format_both,
+    format_budget,
+    format_bytes,
+    format_duration,
+    format_percent,
+)
 
 _RESIDENTS = 3
 _PREVIEW_COLUMNS = 7
@@ -115,20 +122,21 @@ def _verified(v: VerificationFigures | None, head: Headline) -> str:
         return "no: nothing was run on ONNX Runtime, these are predictions"
     said = []
     if v.outputs:
-        said.append(f"{v.identical:,} of {len(v.outputs):,} outputs bit-identical")
+        said.append(f"{v.identical:,} of {counted(len(v.outputs), 'output')} bit-identical")
     if v.default_bits:
         where = "in plain sessions of both files"
         if head.needs_library:
             where = "under default options, planner's library loaded for the rewritten file"
         said.append(f"{phrases.default_bits_text(v.default_bits)} {where}")
     if v.micro and v.micro.outputs:
-        said.append(f"{v.micro.near:,} of {len(v.micro.outputs):,} totals within rounding")
+        totals = counted(len(v.micro.outputs), "total")
+        said.append(f"{v.micro.near:,} of {totals} within rounding")
     if v.orders:
         equal = all(order.equal for order in v.orders)
         levels = ", ".join(dict.fromkeys(order.level for order in v.orders))
         said.append(f"order {'as planned' if equal else 'not as planned'} ({levels})")
     if v.copies:
-        said.append(f"{v.copies.ran:,} of {v.copies.planned:,} copies ran")
+        said.append(f"copies run: {v.copies.ran:,} of {v.copies.planned:,}")
     if ways := list(dict.fromkeys(m.how for m in v.memory if m.model == "rewritten")):
         said.append(f"live bytes {' and '.join(ways)}")
     for cap in v.caps:
@@ -149,22 +157,23 @@ def done(document: OptimizeDocument) -> str:
         return "nothing: the model is within the budget, and was copied as it is"
     found = []
     if head.micro is not None:
-        found.append(f"{head.micro.runs} runs of {head.micro.samples} samples a step")
+        runs, samples = counted(head.micro.runs, "run"), counted(head.micro.samples, "sample")
+        found.append(f"{runs} of {samples} a step")
     if head.recomputed_ops:
         size = format_bytes(head.recomputed_bytes)
-        found.append(f"{head.recomputed_ops:,} operations recomputed ({size})")
+        found.append(f"{counted(head.recomputed_ops, 'operation')} recomputed ({size})")
     if head.swapped_tensors:
         size = format_bytes(head.swapped_bytes)
-        found.append(f"{head.swapped_tensors:,} tensors swapped ({size} copied)")
+        found.append(f"{counted(head.swapped_tensors, 'tensor')} swapped ({size} copied)")
     if head.paged_tensors:
         size = format_bytes(head.page_in_bytes + head.page_out_bytes)
-        found.append(f"{head.paged_tensors:,} inputs and outputs on the host ({size} copied)")
+        found.append(f"{paged(head.paged_tensors)} on the host ({size} copied)")
     if head.split_nodes:
-        found.append(f"{head.split_nodes:,} nodes in up to {head.split_chunks} chunks")
+        found.append(f"{counted(head.split_nodes, 'node')} in up to {head.split_chunks} chunks")
     if head.fused_nodes:
-        found.append(f"{head.fused_nodes:,} fused nodes")
+        found.append(counted(head.fused_nodes, "fused node"))
     if head.halved_tensors:
-        found.append(f"{head.halved_tensors:,} saved tensors in {head.cast_saved}, lossy")
+        found.append(f"{counted(head.halved_tensors, 'saved tensor')} in {head.cast_saved}, lossy")
     if document.is_reordered:
         found.append("order changed")
     return ", ".join(found) or "the order pinned, nothing else changed"

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from planner.report.document.diff import DiffDocument, FateRow, PeakChange
 from planner.report.terminal import print_line, print_table, wide_console
-from planner.units import format_bytes, format_duration, signed
+from planner.units import counted, format_bytes, format_duration, signed
 
 _ROWS = 15
 
@@ -84,7 +84,7 @@ def _print_order(out: Console, document: DiffDocument) -> None:
     else:
         print_line(
             out,
-            f"Base order: {order.moved:,} of {order.nodes.b:,} operations elsewhere, "
+            f"Base order: {order.moved:,} of {counted(order.nodes.b, 'operation')} elsewhere, "
             f"{len(order.only_a):,} only in a, {len(order.only_b):,} only in b; first "
             f"difference at {first.at:,}: {first.a} / {first.b}",
         )

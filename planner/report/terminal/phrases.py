@@ -8,7 +8,14 @@ from planner.report.document.outcome import PlanFigures
 from planner.report.narrative import times_of
 from planner.report.terminal import shown
 from planner.results.verification import DefaultBits
-from planner.units import format_both, format_bytes, format_duration, format_percent, format_share
+from planner.units import (
+    counted,
+    format_both,
+    format_bytes,
+    format_duration,
+    format_percent,
+    format_share,
+)
 
 POINT_COLUMNS = (
     ">budget", ">share", ">peak", ">slower", ">at least", ">recomputed", ">copied",
@@ -40,7 +47,8 @@ def default_bits_text(bits: DefaultBits) -> str:
     if bits.differ:
         text += f", {bits.differ[0]!r} is not"
     if bits.unstable:
-        text += f"; {len(bits.unstable):,} differ from run to run of the original"
+        unstable = counted(len(bits.unstable), "result", "differ")
+        text += f"; {unstable} from run to run of the original"
     return text
 
 

@@ -11,6 +11,7 @@ from planner.report.document.headline import Headline
 from planner.report.document.outcome import OptimizeDocument, PlanFigures
 from planner.report.document.verification import VerificationFigures
 from planner.report.document.views import RegionFigures, ViewDocument
+from planner.report.narrative import paged
 from planner.report.next_steps import StepRow
 from planner.report.plain import nearby, nearby_command
 from planner.report.terminal import (
@@ -26,7 +27,14 @@ from planner.report.terminal import (
     wide_console,
 )
 from planner.results.verification import CopyCheck, MicroCheck
-from planner.units import format_both, format_budget, format_bytes, format_duration, format_percent
+from planner.units import (
+    counted,
+    format_both,
+    format_budget,
+    format_bytes,
+    format_duration,
+    format_percent,
+)
 
 _ROWS = 10
 
@@ -119,21 +127,23 @@ def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
 def _done(head: Headline) -> Iterator[tuple[str, str]]:
     """Yield names and texts of the plan's changes to tensors and operations."""
     if head.recomputed_ops:
-        what = f"{head.recomputed_ops:,} operations, {format_bytes(head.recomputed_bytes)}"
-        yield "Recomputed", f"{what}, {format_duration(head.recompute_us)}"
+        what = counted(head.recomputed_ops, "operation")
+        moved = f"{format_bytes(head.recomputed_bytes)}, {format_duration(head.recompute_us)}"
+        yield "Recomputed", f"{what}, {moved}"
     if head.swapped_tensors:
         moved = f"{format_bytes(head.swap_out_bytes)} out, {format_bytes(head.swap_in_bytes)} in"
-        what = f"{head.swapped_tensors:,} tensors, {moved}"
+        what = f"{counted(head.swapped_tensors, 'tensor')}, {moved}"
         yield "Swapped", f"{what}, {format_duration(head.swap_us)}"
     if head.split_nodes:
-        what = f"{head.split_nodes:,} nodes, in {head.split_regions:,} regions"
-        yield "In chunks", f"{what} of up to {head.split_chunks} chunks of rows"
+        nodes, regions = counted(head.split_nodes, "node"), counted(head.split_regions, "region")
+        chunks = counted(head.split_chunks, "chunk")
+        yield "In chunks", f"{nodes}, in {regions} of up to {chunks} of rows"
     if head.paged_tensors:
         moved = f"{format_bytes(head.page_in_bytes)} in, {format_bytes(head.page_out_bytes)} out"
-        what = f"{head.paged_tensors:,} inputs and outputs, {moved}"
+        what = f"{paged(head.paged_tensors)}, {moved}"
         yield "On the host", f"{what}, {format_duration(head.page_us)}"
     if head.fused_nodes:
-        yield "Fused", f"{head.fused_nodes:,} nodes of planner's native library"
+        yield "Fused", f"{counted(head.fused_nodes, 'node')} of planner's native library"
     if head.halved_tensors:
         what = f"{head.halved_tensors:,} in {head.cast_saved}, {format_bytes(head.halved_bytes)}"
         worst = head.worst_rms_rel_diff
@@ -234,7 +244,7 @@ def _checks(v: VerificationFigures) -> Iterator[tuple[str, str]]:
     for order in v.orders:
         said = "as planned" if order.equal else f"differs: {order.first_difference}"
         where = f", {order.queue}" if order.queue else ""
-        yield f"Order, {order.level}{where}", f"{order.executed:,} nodes, {said}"
+        yield f"Order, {order.level}{where}", f"{counted(order.executed, 'node')}, {said}"
     if v.copies:
         yield "Copies", _copies(v.copies)
     for cap in v.caps:
@@ -257,14 +267,15 @@ def _copies(copies: CopyCheck) -> str:
 
 
 def _micro(micro: MicroCheck) -> str:
-    near = f"{micro.near:,} of {len(micro.outputs):,} outputs are the same within rounding"
-    text = f"{micro.runs:,} runs against one on the whole batch: {near}"
+    near = f"{micro.near:,} of {counted(len(micro.outputs), 'output')} the same within rounding"
+    text = f"{counted(micro.runs, 'run')} against one on the whole batch: {near}"
     if micro.worst:
         share = f"{micro.worst_share:.2g} of the largest element"
         text += f"; the largest difference is {share}, in {micro.worst}"
     if micro.by_rounding:
         text += (
-            f" ({micro.by_rounding:,} are rounding alone: so much changes with the samples' order)"
+            f" ({counted(micro.by_rounding, 'output', 'differ')} by rounding alone, as much as with "
+            "another order of the samples)"
         )
     return text
 
