@@ -84,7 +84,7 @@ def _planning(result: OptimizeResult) -> Iterator[StepRow]:
             f"{format_bytes(spare)} of the budget are left: a larger {dim} may fit.",
             f"planner sweep {model} {_typed_options(plan, but=dim)}--dim "
             f"{shlex.quote(dim)}={size}:{2 * size}:{max(1, size // 4)} "
-            f"--budgets {plan.budget_bytes}B -o sweep.html",
+            f"--budgets {_typed_for_any_peak(plan)} -o sweep.html",
         )
     if plan.gap is not None and plan.gap > _WIDE_GAP:
         yield StepRow(
@@ -159,6 +159,13 @@ def _typed_budget(plan: Plan, budget_bytes: int) -> str:
     if percent < 100 and abs(percent * peak_bytes - 100 * budget_bytes) <= 100:
         return f"{percent}%"
     return typed_size(budget_bytes)
+
+
+def _typed_for_any_peak(plan: Plan) -> str:
+    """Return the plan's budget as the size that was typed, or as one rounded up; never as a share."""
+    text = plan.budget_text
+    is_size = text[:1].isdigit() and not {" ", "%"} & set(text)
+    return shlex.quote(text) if is_size else typed_size(plan.budget_bytes)
 
 
 def _up(budget_bytes: int) -> str:

@@ -118,6 +118,19 @@ def test_a_budget_is_typed_as_a_round_share_of_the_peak_or_a_size(share: float, 
     assert parse_budget(found, baseline_bytes=1_000_000) >= int(share * 1_000_000)
 
 
+@pytest.mark.parametrize(
+    ("said", "typed"), [("64MiB", "64MiB"), ("70%", "67.11MB"), ("5% slower", "67.11MB")]
+)
+def test_a_larger_size_is_looked_for_within_this_budget_as_it_was_typed(said: str, typed: str):
+    result = examples.optimize_result()
+    plan = dataclasses.replace(result.plan, budget_text=said, budget_bytes=64 << 20)
+    steps = steps_of(dataclasses.replace(result, plan=plan))
+    (command,) = [step.command for step in steps if "--budgets" in (step.command or "")]
+    found = command.split("--budgets ")[1].split()[0]
+    assert found == typed
+    assert parse_budget(found, baseline_bytes=1) >= plan.budget_bytes
+
+
 def test_a_tight_plan_is_not_asked_for_more_time():
     result = examples.optimize_result()
     for gap, asked in ((0.0, False), (0.5, True)):
