@@ -38,8 +38,18 @@ ROUTINE = (
 """Patterns of the beginnings of sentences that change no conclusion."""
 
 _ROUTINE = re.compile("|".join(f"(?:{beginning})" for beginning in ROUTINE), re.DOTALL)
+_BUSY = "the machine was busy while "
 
 
 def that_matter(remarks: Sequence[str]) -> list[str]:
-    """Return the remarks that may change a reader's conclusions, each once, in their order."""
-    return [text for text in dict.fromkeys(remarks) if not _ROUTINE.match(text)]
+    """Return the remarks that may change a reader's conclusions, each once, in their order.
+
+    Those on a busy machine are one: the first, with what else was measured meanwhile.
+    """
+    found = [text for text in dict.fromkeys(remarks) if not _ROUTINE.match(text)]
+    busy = [text for text in found if text.startswith(_BUSY)]
+    if len(busy) < 2:
+        return found
+    more = (text.removeprefix(_BUSY).partition(":")[0] for text in busy[1:])
+    said = f"{busy[0]}; it was busy, too, while {' and '.join(more)}"
+    return [said if text == busy[0] else text for text in found if text not in busy[1:]]

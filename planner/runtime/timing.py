@@ -66,8 +66,8 @@ def time_in_turns(
     *,
     length: Length,
     held_bytes: int,
-) -> tuple[TimeCheck, str]:
-    """Return the step times of both models once they are warm, and a note where one is due.
+) -> tuple[TimeCheck, tuple[str, ...]]:
+    """Return the step times of both models once they are warm, and notes where some are due.
 
     Args:
         sessions: sessions of the original and of the rewritten model (`timed_session`).
@@ -95,7 +95,7 @@ def time_in_turns(
             "the machine was busy while steps were timed: threads waited for a core for "
             f"{format_percent(busy)} of the time"
         )
-    return check, "; ".join(notes)
+    return check, tuple(notes)
 
 
 def is_steady(check: TimeCheck) -> bool:

@@ -123,6 +123,15 @@ def test_the_gap_says_of_which_times_it_is():
     )
 
 
+def test_a_busy_machine_is_one_note():
+    costed = "the machine was busy while operation times were measured (50%): they may be too long"
+    timed = "the machine was busy while steps were timed: threads waited for a core for 20.00%"
+    both = f"{costed}; it was busy, too, while steps were timed"
+    assert that_matter([costed, "other", timed]) == [both, "other"]
+    for alone in (costed, timed):
+        assert that_matter(["other", alone]) == ["other", alone]
+
+
 def test_what_is_left_out_is_printed_in_full():
     payload = optimize_document(examples.optimize_result())
     full = printed(print_optimize, payload)
@@ -174,7 +183,7 @@ def test_what_a_real_run_remarks_as_a_matter_of_course_is_left_out(tmp_path):
     payload = optimize_document(result)
     said = [*payload.assumptions, *payload.verification.notes]
     assert any(text.startswith("operation times are a roofline") for text in said)
-    due = ("the budget bounds live bytes", "the machine was busy")  # as this machine has it
+    due = ("the budget bounds live bytes", "the machine was busy", "step times vary")
     assert not {text for text in that_matter(said) if not any(part in text for part in due)}
     assert len(printed(print_optimize_brief, payload).splitlines()) <= 16
 

@@ -28,7 +28,8 @@ class Noted:
 
     def timed(self, held_bytes: int) -> tuple[TimeCheck, str]:
         feeds, _ = make_inputs(MODEL)
-        return time_in_turns(self.sessions, feeds, length=QUICK, held_bytes=held_bytes)
+        check, notes = time_in_turns(self.sessions, feeds, length=QUICK, held_bytes=held_bytes)
+        return check, "; ".join(notes)
 
     def _session(self) -> ort.InferenceSession:
         return timed_session(MODEL, Opening(threads=1))

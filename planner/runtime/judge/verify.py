@@ -363,7 +363,7 @@ class CpuVerification(CpuJob):
     def _time(self) -> TimeCheck:
         self.progress("both models in turns: time")
         with quiet():
-            check, note = time_in_turns(
+            check, notes = time_in_turns(
                 (
                     self._sessions.timed("original", self.opening_of("original")),
                     self._sessions.timed("rewritten", self.opening_of("rewritten")),
@@ -374,8 +374,7 @@ class CpuVerification(CpuJob):
                     c.held_bytes or 0 for c in self._bytes.checks if c.options == "default"
                 ),
             )
-        if note:
-            self.notes.append(note)
+        self.notes += notes
         return check
 
     def _caps(self, opened: SessionCheck | None) -> tuple[CapCheck, ...]:
