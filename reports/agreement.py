@@ -8,7 +8,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from planner.report.document.outcome import OptimizeDocument, optimize_document
 from planner.report.terminal import wide_console
 from planner.report.terminal.brief import print_optimize_brief
 from planner.report.terminal.whole import print_optimize
-from planner.units import format_bytes, format_duration
+from planner.units import format_bytes, format_duration, format_percent
 from reports.shared import Row
 
 _SAME = 1e-9
@@ -44,17 +44,9 @@ def everything(model: Path, budget: str, folder: Path, *, time_limit_s: float = 
     None where the plan recomputes and moves nothing: `planner explain` is asked about such a tensor.
     """
     page, plan = folder / "page.html", folder / "a.plan.json"
-    result = optimize(
-        model,
-        budget=budget,
-        output=folder / "a.onnx",
-        plan_path=plan,
-        report_path=page,
-        calibrate=True,
-        time_limit_s=time_limit_s,
-        seed=1,
-        verify=False,
-    )
+    files: dict[str, Any] = {"output": folder / "a.onnx", "plan_path": plan, "report_path": page}
+    how: dict[str, Any] = {"calibrate": True, "time_limit_s": time_limit_s, "verify": False}
+    result = optimize(model, budget=budget, seed=1, **files, **how)
     document = optimize_document(result)
     text = re.sub(r"<(script|style).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     written = json.loads(plan.read_text(encoding="utf-8"))
@@ -87,12 +79,8 @@ def _printed(show: Callable[..., None], document: OptimizeDocument) -> str:
 
 
 def differing(run: Run) -> tuple[int, list[str]]:
-    """Compare what the outputs say of the plan's step, ratio, peak, held bytes and budget.
-
-    Returns:
-        the number of statements that were compared, and those that differ from the plan file's or, for
-        held bytes, from the JSON document's.
-    """
+    """Return how many statements on the plan were compared, and those that differ from the plan file's
+    or, for held bytes, from the JSON document's."""
     head, plan, diff = run.payload["headline"], run.plan, run.difference["planned"]
     step_us = plan["planned"]["time_us"] + plan["planned"]["cache_us"]
     ratio, peak = step_us / plan["baseline"]["time_us"], plan["planned"]["peak_bytes"]
@@ -105,6 +93,7 @@ def differing(run: Run) -> tuple[int, list[str]]:
         "peak, diff": (diff["peak_bytes"]["a"], peak),
         "budget, JSON": (head["budget_bytes"], plan["budget_bytes"]),
         "budget, explain": (run.explained["budget_bytes"], plan["budget_bytes"]),
+        "bytes, explain": (run.explained["bytes"], plan["decisions"][0]["bytes"]),
     }
     texts = {
         "step": format_duration(step_us),
@@ -121,7 +110,22 @@ def differing(run: Run) -> tuple[int, list[str]]:
         for what, text in texts.items()
         if text not in page
     ]
-    return len(numbers) + len(places) * len(texts), off
+    others = list(_of_other_budgets(run, ratio))
+    off += [name for name, holds in others if not holds]
+    return len(numbers) + len(places) * len(texts) + len(others), off
+
+
+def _of_other_budgets(run: Run, ratio: float) -> Iterator[tuple[str, bool]]:
+    """Yield what the table of budgets and the next steps say of the plan's ratio, and if it holds."""
+    points = run.payload["budget_preview"]["frontier"]["points"]
+    (here,) = (p for p in points if p["budget_bytes"] == run.plan["budget_bytes"])
+    added = max(0.0, ratio - 1)
+    if here["peak_bytes"] != run.plan["planned"]["peak_bytes"]:
+        added = min(added, here["slowdown"])  # of a plan for less, which may be quicker
+    yield "ratio, other budgets", abs(here["slowdown"] - added) <= _SAME
+    known = {format_percent(added - p["slowdown"]) for p in points if p["slowdown"] is not None}
+    for saved in re.findall(r"would save ([0-9.]+%)", str(run.payload["next_steps"])):
+        yield "ratio, next", saved in known
 
 
 def agree_row(model: Path, budget: str) -> Row | None:

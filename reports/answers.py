@@ -115,7 +115,7 @@ def quality_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
         "model": model.stem,
         "budget": budget,
         **how,
-        "taken": _taken(model, budget, how, LIMITS_S),
+        "taken": _taken(model, budget, how, LIMITS_S, reproducible=True),
     }
 
 
@@ -129,12 +129,7 @@ def wall_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
 
 
 def _taken(
-    model: Path,
-    budget: str,
-    how: dict[str, Any],
-    limits_s: Sequence[int],
-    *,
-    reproducible: bool = True,
+    model: Path, budget: str, how: dict[str, Any], limits_s: Sequence[int], *, reproducible: bool
 ) -> dict[str, float | None]:
     """Return the share of the model's own step by time limit; None where no plan was found."""
     taken: dict[str, float | None] = {}
