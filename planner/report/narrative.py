@@ -158,8 +158,7 @@ def provenance(
             repeats = len(verification.time.rewritten_us)
             detail = f"the least of {counted(repeats, 'alternating run')} each, in one process"
             if plan.micro is not None:
-                runs = counted(plan.micro.runs, "run")
-                detail += f", {runs} a step against one on the whole batch"
+                detail += f", {plan.micro.runs} runs a step against one on the whole batch"
             rows.append(("Step-time ratio", "measured", detail))
         if verification.micro is not None and verification.micro.outputs:
             detail = f"one run on the whole batch against {verification.micro.runs} on its parts"
