@@ -92,7 +92,7 @@ def analyze(
         UsageError, ModelError: see `planner.errors`.
     """
     request = requested("analyze", locals())
-    with clock.counting(is_asked=reproducible):
+    with clock.counting(is_capped=not reproducible):
         return analyzed(request, progress or silent, on_model=on_model)
 
 
@@ -134,7 +134,6 @@ def optimize(
     strict: bool = False,
     time_limit_s: float = 60.0,
     seed: int = 0,
-    workers: int | None = None,
     reproducible: bool = False,
     device: Device | None = None,
     verify: bool | Literal["thorough"] = True,
@@ -174,7 +173,7 @@ def optimize(
         trace=path_or_none(trace_path),
     )
     files.check(request.model, force=force or dry_run)
-    with clock.counting(is_asked=reproducible):
+    with clock.counting(is_capped=not reproducible):
         job = OptimizeJob(
             request=request,
             files=Files() if dry_run else files,

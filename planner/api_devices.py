@@ -68,8 +68,9 @@ def fit_devices(
         ModelError: see `planner.errors`.
     """
     request = requested("fit", locals())
-    with clock.counting(is_asked=reproducible):
+    with clock.counting(is_capped=not reproducible):
         start = clock.now()
+        clock.cap(time_limit_s)
         profiles = profiles_of(hardware)
         kept = [set_aside(found, reserve) for _, found in profiles]
         dim, sizes = _sizes(dims or {})

@@ -1,21 +1,27 @@
-"""The clock of a search: the machine's clock, or one that counts the work done.
+"""The clock of a search, which counts the work done.
 
 On a busy machine, a search by the machine's clock has less time and finds another plan. A counted
 clock advances by the work done: an action replayed, a pivot of a linear program, CP-SAT's own
 deterministic time. Each unit is worth about the seconds that it takes on one core, and a time limit
-means about the same on both clocks. The same question has the same answer on any machine, under any
-load.
+means about the same on both clocks. The same question has the same answer, on any machine, under any
+load, if the search ends by itself or by its counted limit.
+
+A command keeps its time limit in seconds, too: once that has passed on the machine's clock, a capped
+count follows the machine's clock, and every search that is due by the limit ends.
 
 A search on a counted clock runs on one thread of one process, since the machine decides which of two
-threads ends first. It leaves out work that cannot be counted (integer programs of HiGHS).
+threads ends first. It leaves out work that cannot be counted (integer programs of HiGHS). Outside of
+`counting`, the clock is the machine's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
+import math
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 _LOOK_S = 2e-5
 """Seconds for a look at a counted clock: a loop that only looks at the clock ends too."""
@@ -62,43 +68,89 @@ GROWN_S = 1e-5
 LOWERED_S = 3e-4
 """Seconds for an operation of a model that is written and read back."""
 
-_one_at_a_time = threading.RLock()
-_counts: list[float] = []
-"""Seconds counted by the open `counting` block; empty while the machine's clock is in use."""
+
+@dataclass(slots=True)
+class _Count:
+    """The work counted in a `counting` block.
+
+    Attributes:
+        until: when the count begins to follow the machine's clock (`time.monotonic`).
+        then_s: the count at that moment, at least.
+    """
+
+    is_capped: bool
+    seconds: float = 0.0
+    until: float = math.inf
+    then_s: float = 0.0
+
+
+_count: ContextVar[_Count | None] = ContextVar("count", default=None)
 
 
 def now() -> float:
-    """Return seconds since some moment: by `time.monotonic`, or as counted."""
-    if not _counts:
+    """Return seconds since some moment: as counted or, outside of `counting`, by `time.monotonic`."""
+    count = _count.get()
+    if count is None:
         return time.monotonic()
-    spend(_LOOK_S)
-    return _counts[-1]
+    count.seconds += _LOOK_S
+    late_s = time.monotonic() - count.until
+    if late_s > 0:
+        count.seconds = max(count.seconds, count.then_s + late_s)
+    return count.seconds
 
 
 def spend(seconds: float) -> None:
     """Advance a counted clock by the work done; do nothing to the machine's clock."""
-    if _counts:
-        _counts[-1] += seconds
+    count = _count.get()
+    if count is not None:
+        count.seconds += seconds
 
 
 def is_counted() -> bool:
     """Tell whether the clock counts work."""
-    return bool(_counts)
+    return _count.get() is not None
+
+
+def is_capped() -> bool:
+    """Tell whether the clock counts work, and `cap` limits the machine's seconds."""
+    count = _count.get()
+    return count is not None and count.is_capped
+
+
+def cap(seconds: float) -> None:
+    """Let a capped count follow the machine's clock once so many seconds have passed there.
+
+    The count is then at least so many seconds from here. An earlier cap no longer holds.
+    """
+    count = _count.get()
+    if count is not None and count.is_capped:
+        count.until, count.then_s = time.monotonic() + seconds, count.seconds + seconds
+
+
+def left_s() -> float:
+    """Return the seconds of the machine until the cap, 0.05 at least; infinite without one.
+
+    This is a limit for work that does not look at this clock.
+    """
+    count = _count.get()
+    if count is None or count.until == math.inf:
+        return math.inf
+    return max(0.05, count.until - time.monotonic())
 
 
 @contextlib.contextmanager
-def counting(*, is_asked: bool = True) -> Iterator[None]:
-    """Count work, from 0, until the block ends; the process has one such block at a time.
+def counting(*, is_asked: bool = True, is_capped: bool = False) -> Iterator[None]:
+    """Count work, from 0, until the block ends, in this thread.
 
     Args:
         is_asked: False leaves the clock as it is.
+        is_capped: `cap` limits the machine's seconds.
     """
     if not is_asked:
         yield
         return
-    with _one_at_a_time:
-        _counts.append(0.0)
-        try:
-            yield
-        finally:
-            _counts.pop()
+    token = _count.set(_Count(is_capped=is_capped))
+    try:
+        yield
+    finally:
+        _count.reset(token)

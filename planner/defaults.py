@@ -69,7 +69,7 @@ def _decided(command: Command, said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of options that were left open, or that follow from other options."""
     found: dict[str, Any] = {}
     if said.get("reproducible"):
-        found |= {"calibrate": False, "workers": 1}
+        found |= {"calibrate": False}
     if "swap" in said:
         found |= _copies(command, said)
     if command == "optimize":

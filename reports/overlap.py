@@ -80,7 +80,6 @@ def made(
         force=True,
         verify=False,
         time_limit_s=time_limit_s,
-        workers=1,
         **options,
     )
 

@@ -133,7 +133,6 @@ def test_verify_confirms_what_optimize_wrote(tmp_path):
         output=tmp_path / "out.onnx",
         plan_path=tmp_path / "plan.json",
         time_limit_s=1.0,
-        workers=1,
         verify=False,
     )
     assert done.verification is None
@@ -204,7 +203,6 @@ def test_an_infeasible_budget_says_what_binds(tmp_path):
             budget="5%",
             output=tmp_path / "out.onnx",
             time_limit_s=1.0,
-            workers=1,
         )
     assert caught.value.bound_bytes <= caught.value.least_peak_bytes
     assert caught.value.least_peak_bytes > 0
@@ -215,10 +213,10 @@ def test_an_infeasible_budget_says_what_binds(tmp_path):
 def test_the_least_peak_that_was_found_is_feasible():
     model = ZOO / "mlp_adamw.onnx"
     with pytest.raises(InfeasibleBudgetError) as caught:
-        optimize(model, budget="5%", swap="none", time_limit_s=1.0, workers=1, dry_run=True)
+        optimize(model, budget="5%", swap="none", time_limit_s=1.0, dry_run=True)
     least = caught.value.least_peak_bytes
     budget = f"{int(least * 1.05)}B"
-    done = optimize(model, budget=budget, swap="none", time_limit_s=1.0, workers=1, dry_run=True)
+    done = optimize(model, budget=budget, swap="none", time_limit_s=1.0, dry_run=True)
     assert done.plan.planned.peak_bytes <= least * 1.05
 
 

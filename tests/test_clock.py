@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +54,43 @@ def test_what_is_replayed_is_counted():
         assert clock.now() - begun >= len(problem.ops) * clock.SIMULATED_S
 
 
-def test_a_search_that_counts_waits_for_another_of_the_process():
-    entered = threading.Event()
-
-    def count():
-        with clock.counting():
-            entered.set()
-
-    thread = threading.Thread(target=count)
+def test_each_thread_counts_its_own_work():
+    seen: list[bool] = []
     with clock.counting():
+        clock.spend(1e9)
+        thread = threading.Thread(target=lambda: seen.append(clock.is_counted()))
         thread.start()
-        assert not entered.wait(0.05)
-    thread.join()
-    assert entered.is_set()
+        thread.join()
+        with clock.counting():
+            assert clock.now() < 1e6
+        assert clock.now() > 1e8
+    assert seen == [False]
 
 
-def planned(name: str, budget: str, output: Path) -> tuple[bytes, str]:
+def test_a_capped_count_follows_the_machines_clock_once_its_seconds_have_passed():
+    with clock.counting(is_capped=True):
+        assert clock.left_s() == math.inf
+        clock.spend(2.0)
+        clock.cap(0.05)
+        assert clock.now() < 2.01
+        assert 0.05 <= clock.left_s() <= 0.0501
+        time.sleep(0.06)
+        late = clock.now()
+        assert late > 2.05
+        time.sleep(0.01)
+        assert clock.now() >= late + 0.01
+    with clock.counting():
+        clock.cap(0.0)
+        time.sleep(0.01)
+        assert clock.now() < 0.01
+        assert clock.left_s() == math.inf
+
+
+def planned(
+    name: str, budget: str, output: Path, asked: Sequence[str] = ASKED
+) -> tuple[bytes, str]:
     """The rewritten model and the plan."""
-    words = ["optimize", str(ZOO / f"{name}.onnx"), "--budget", budget, *ASKED, "-o", str(output)]
+    words = ["optimize", str(ZOO / f"{name}.onnx"), "--budget", budget, *asked, "-o", str(output)]
     assert main(words) == 0
     return output.read_bytes(), output.with_name(f"{output.stem}.plan.json").read_text()
 
@@ -80,17 +101,41 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     return planned("mlp_adamw", "75%", tmp_path_factory.mktemp("quick") / "quick.onnx")
 
 
-def test_the_same_bytes_on_a_slow_machine(
-    quick: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    replay = Core.replay
+def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
+    """Make the machine slow; the list counts the replays."""
+    replay, replays = Core.replay, [0]
 
     def slowly(*args: Any, **kwargs: Any):
-        time.sleep(0.02)
+        time.sleep(seconds)
+        replays[0] += 1
         return replay(*args, **kwargs)
 
     monkeypatch.setattr(Core, "replay", slowly)
+    return replays
+
+
+def test_the_same_bytes_on_a_slow_machine(
+    quick: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    slow(monkeypatch, 0.02)
     assert planned("mlp_adamw", "75%", tmp_path / "slow.onnx") == quick
+
+
+def test_without_the_option_too_if_the_time_limit_is_not_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = ("--no-calibrate", "--time-limit", "60", "--no-verify", "-q", "--force")
+    once = planned("mlp_adamw", "75%", tmp_path / "once.onnx", asked)
+    slow(monkeypatch, 0.002)
+    assert planned("mlp_adamw", "75%", tmp_path / "slow.onnx", asked) == once
+
+
+def test_a_slow_machine_keeps_the_time_limit_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    """By the count alone, the search would replay many times more."""
+    replays = slow(monkeypatch, 0.05)
+    options = {"budget": "45%", "calibrate": False, "dry_run": True}
+    optimize(ZOO / "gpt.onnx", time_limit_s=2.0, **options)
+    assert replays[0] < 400
 
 
 def test_the_same_bytes_where_sets_are_in_another_order(quick: tuple[bytes, str], tmp_path: Path):
@@ -101,13 +146,11 @@ def test_the_same_bytes_where_sets_are_in_another_order(quick: tuple[bytes, str]
     assert (there.read_bytes(), (tmp_path / "there.plan.json").read_text()) == quick
 
 
-@pytest.mark.parametrize("words", [["--calibrate"], ["--workers", "2"]])
+@pytest.mark.parametrize("words", [["--calibrate"], ["--disk", "."]])
 def test_what_contradicts_it_is_said(words: list[str], capsys: pytest.CaptureFixture[str]):
     model = str(ZOO / "gpt.onnx")
     assert main(["optimize", model, "--budget", "60%", *ASKED, "--dry-run", *words]) == 2
-    assert f"--reproducible {'plans' if words == ['--calibrate'] else 'searches'}" in (
-        capsys.readouterr().err
-    )
+    assert "--reproducible plans" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_only_a_device_with_a_memory_of_its_own_has_a_budget():
 
 def test_optimize_and_fit_have_the_same_budget(tmp_path):
     path = device(tmp_path, "board", 9 << 20)
-    options = {"dry_run": True, "time_limit_s": 1.0, "workers": 1}
+    options = {"dry_run": True, "time_limit_s": 1.0}
     plan = optimize(MLP, device="cuda", hardware=path, **options).plan
     (fit,) = fit_devices(MLP, [path], time_limit_s=1.0).devices
     assert plan.budget_bytes == fit.budget_bytes < 9 << 20
@@ -123,7 +123,7 @@ def test_optimize_and_fit_have_the_same_budget(tmp_path):
 
 
 def test_a_plan_for_the_cpu_copies_nothing_and_one_with_copies_says_what_they_are_worth():
-    options = {"budget": "80%", "dry_run": True, "time_limit_s": 1.0, "workers": 1}
+    options = {"budget": "80%", "dry_run": True, "time_limit_s": 1.0}
     plan = optimize(MLP, **options).plan
     assert plan.swap_mode == "none" and not plan.resident
     assert not plan.planned.swap_in_bytes and SHARED not in plan.assumptions

@@ -107,7 +107,6 @@ def test_nothing_said_is_the_request_that_its_fields_say():
         ("--recompute only --swap auto", ("--recompute only", "--swap auto")),
         ("--recompute only --resident host", ("--recompute only", "--resident host")),
         ("--reproducible --calibrate", ("--reproducible", "--calibrate")),
-        ("--reproducible --workers 2", ("--reproducible", "--workers")),
         ("--reproducible --disk .", ("--reproducible", "--disk")),
         ("--cast-saved bf16 --micro-batch 2", ("--cast-saved", "--micro-batch")),
         ("--no-verify --verify thorough", ("--no-verify", "--verify thorough")),

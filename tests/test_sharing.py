@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from planner.processes.sharing import share_out
 
 from planner.errors import UsageError
-from planner.processes.sharing import share_out
 from planner.processes.workers import Beside, beside
 
 Found = dict[int, tuple[int, int]]

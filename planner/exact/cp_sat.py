@@ -58,7 +58,7 @@ class _InParts(ExactPolicy, Engine):
         improve_locally(
             start.problem,
             start.actions,
-            replace(state.settings, limit_s=stop.left_s, workers=state.settings.workers or 2),
+            replace(state.settings, limit_s=stop.left_s),
             watch=Watch(
                 bound_us=bound_us,
                 stop=asked,
@@ -101,17 +101,11 @@ class CpSat(_InParts):
             nearest = beside.nearest
             if state.best is None:
                 beside.stop()  # a plan is worth more than the programs' bound
-        shares_cores = beside is not None and beside.is_running and state.best is not None
-        workers = state.settings.workers
 
         found = solve_exact(
             problem,
             state.best or nearest or state.evaluator.base,
-            replace(
-                state.settings,
-                limit_s=stop.left_s,
-                workers=max(1, (workers or 2) - 1) if shares_cores else workers,
-            ),
+            replace(state.settings, limit_s=stop.left_s),
             upper_us=state.best.time_us if state.best else float("inf"),
             watch=Watch(
                 bound_us=state.bound_us,

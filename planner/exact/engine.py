@@ -90,7 +90,7 @@ def solve_exact(
     found = _solve_in_parts(
         start.problem,
         start.actions,
-        replace(settings, workers=settings.workers or 2),
+        settings,
         upper_us=upper_us,
         watch=replace(watch, on_plan=on_plan),
         policy=policy,
@@ -127,7 +127,7 @@ def _solve_in_parts(
     if whole is None or watch.stop():
         return _exact(problem, actions)
     left = max(policy.whole_s, deadline - clock.now())
-    solver = new_solver(seed=settings.seed, workers=settings.workers, time_limit_s=left)
+    solver = new_solver(seed=settings.seed, time_limit_s=left)
     return _with_whole(problem, actions, whole, watch.bound_us, solver)
 
 

@@ -11,15 +11,16 @@ each round, so that cheap relief comes first.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
 from planner import clock
-from planner.exact.neighbourhoods import Freed, Neighbourhood, Neighbourhoods
+from planner.exact.neighbourhoods import Neighbourhood, Neighbourhoods
 from planner.exact.part import PartModel
 from planner.exact.policy import EXACT, ExactPolicy
 from planner.plan.problem import Action, Problem
@@ -37,8 +38,8 @@ from planner.simulate.simulate import simulate
 SOLVED = (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
-def new_solver(*, seed: int, workers: int | None, time_limit_s: float) -> cp_model.CpSolver:
-    """Make a solver for models whose LP relaxation proves them.
+def new_solver(*, seed: int, time_limit_s: float) -> cp_model.CpSolver:
+    """Make a solver, of one thread, for models whose LP relaxation proves them.
 
     The solver's own handler of Ctrl-C is off: it would end the search and carry on with its result.
     """
@@ -46,14 +47,14 @@ def new_solver(*, seed: int, workers: int | None, time_limit_s: float) -> cp_mod
     parameters = solver.parameters
     parameters.linearization_level = 2
     parameters.random_seed = seed
+    parameters.num_workers = 1
     if clock.is_counted():
         parameters.max_deterministic_time = time_limit_s / clock.SOLVER_S
-        workers = 1
+        if clock.left_s() < math.inf:
+            parameters.max_time_in_seconds = clock.left_s()
     else:
         parameters.max_time_in_seconds = time_limit_s
     parameters.catch_sigint_signal = False
-    if workers:
-        parameters.num_workers = workers
     return solver
 
 
@@ -101,12 +102,9 @@ def improve_locally(
     """Improve a schedule whose base operations run in base order, on one stream.
 
     A schedule that does not fit is first made to fit; `actions` may simply run every operation
-    once. With one worker the plans found depend only on the seed, but the time limit decides the
-    number of rounds; with more, the order in which rounds end matters too.
+    once. The plans found depend only on the seed, but the time limit decides the number of rounds.
 
     Args:
-        settings: with the number of workers, each of which solves rounds on one thread; by default
-            one.
         policy: sizes of parts, and prices.
 
     Returns:
@@ -120,7 +118,7 @@ def improve_locally(
     if MemoryProfile(problem, base_plan()).peak_bytes <= problem.capacity_bytes:
         return actions_of(problem, base_plan()), 0
     search = _LocalSearch(problem, stage_schedule(problem, actions), settings.seed, policy)
-    search.run(clock.now() + settings.limit_s, settings.workers or 1, watch)
+    search.run(clock.now() + settings.limit_s, watch)
     found = actions_of(problem, search.plan)
     after = simulate(problem, found)
     fits = replay.peak_bytes <= problem.capacity_bytes
@@ -136,8 +134,6 @@ class _Part:
     """A neighbourhood being solved."""
 
     kind: Neighbourhood
-    free: Freed
-    start: StageSchedule
     model: PartModel
     solver: cp_model.CpSolver
 
@@ -177,31 +173,19 @@ class _LocalSearch:
             return (0.0, added)
         return (1.0, added / base + self.price * excess / self.problem.capacity_bytes)
 
-    def run(self, deadline: float, workers: int, watch: Watch) -> None:
+    def run(self, deadline: float, watch: Watch) -> None:
         """Run rounds until the deadline, or until `watch` ends them."""
-        base_us = self.problem.base_duration_us
-        running: dict[Future[cp_model.CpSolverStatus], _Part] = {}
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            try:
-                while True:
-                    fastest = watch.bound_us * (1 + 1e-9)
-                    is_done = not self.excess and base_us + self.added_us <= fastest
-                    if is_done or watch.stop() or clock.now() >= deadline:
-                        break
-                    while len(running) < workers:
-                        part = self._part(deadline)
-                        if part is None:
-                            return
-                        running[pool.submit(part.solver.solve, part.model.cp)] = part
-                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        part = running.pop(future)
-                        self.rounds += 1
-                        if self._take(part, future.result()) and not self.excess:
-                            watch.on_plan(actions_of(self.problem, self.plan))
-            finally:
-                for part in running.values():
-                    part.solver.stop_search()
+        base_us, fastest_us = self.problem.base_duration_us, watch.bound_us * (1 + 1e-9)
+        while self.excess or base_us + self.added_us > fastest_us:
+            if watch.stop() or clock.now() >= deadline:
+                return
+            part = self._part(deadline)
+            if part is None:
+                return
+            status = solve_interruptibly(part.solver, part.model.cp)
+            self.rounds += 1
+            if self._take(part, status) and not self.excess:
+                watch.on_plan(actions_of(self.problem, self.plan))
 
     def _part(self, deadline: float) -> _Part | None:
         """Build the next neighbourhood's model; None if nothing can be freed."""
@@ -222,22 +206,20 @@ class _LocalSearch:
         model = PartModel(self.problem, self.held, free.runs, tensors=free.tensors, price=price)
         solver = new_solver(
             seed=self.draw.randrange(1 << 30),
-            workers=1,
             time_limit_s=max(0.05, deadline - clock.now()),
         )
         solver.parameters.cp_model_presolve = (
             False  # presolving takes longer than solving such a model
         )
         solver.parameters.max_deterministic_time = self.policy.round_work
-        return _Part(kind, free, self.plan, model, solver)
+        return _Part(kind, model, solver)
 
     def _take(self, part: _Part, status: cp_model.CpSolverStatus) -> bool:
         """Take over a round's result if it is no worse; return whether it is better."""
         kind, policy = part.kind, self.policy
         optimal = status == cp_model.OPTIMAL
-        improved = status in SOLVED and self._take_plan(part, part.model.plan_of(part.solver))
+        improved = status in SOLVED and self._take_plan(part.model.plan_of(part.solver))
         used = part.solver.response_proto.deterministic_time
-        clock.spend(clock.SOLVER_S * used)
         if not optimal:
             self.size[kind] = max(0.75 * self.size[kind], policy.min_part_runs)
         elif used < policy.round_work / 3:
@@ -251,16 +233,9 @@ class _LocalSearch:
             self.idle %= policy.price_patience
         return improved
 
-    def _take_plan(self, part: _Part, plan: StageSchedule) -> bool:
-        if plan == part.start:
+    def _take_plan(self, plan: StageSchedule) -> bool:
+        if plan == self.plan:
             return False
-        if part.start != self.plan:  # another round was quicker: merge this part into its plan
-            mine = set(part.model.tensors)
-            kept = {(run, t) for run, t in self.plan.back if t not in mine}
-            plan = StageSchedule(
-                reruns=self.plan.reruns.difference(part.free.runs) | (plan.reruns & part.free.runs),
-                back=frozenset(kept | {(run, t) for run, t in plan.back if t in mine}),
-            )
         held = MemoryProfile(self.problem, plan)
         excess = held.excess(self.problem.capacity_bytes)
         added = added_us(self.problem, plan)

@@ -12,9 +12,7 @@ The replay of the arena, and the moves, are compiled (`planner/native/search`). 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -135,7 +133,6 @@ def fit(
     time_limit_s: float,
     more_in_use_bytes: int = 0,
     seed: int = 0,
-    workers: int | None = None,
 ) -> tuple[int, ...] | None:
     """Search for an order of units in which two runs fit into an arena of `cap_bytes`.
 
@@ -143,7 +140,6 @@ def fit(
 
     Args:
         more_in_use_bytes: the excess allowed over the most bytes in use of the given order.
-        workers: threads; None for one per core.
     """
     if not demands.are_in_order:  # the replay requires that inputs are made before they are read
         return None
@@ -154,14 +150,13 @@ def fit(
     in_use_bytes = min(cap_bytes, peak + more_in_use_bytes)
     limits = ReplayLimits(cap_bytes, in_use_bytes)
     lanes = [_Lane(demands, limits, (seed, number)) for number in range(_LANES)]
-    found = None
-    with ThreadPoolExecutor(min(_LANES, workers or os.cpu_count() or 1)) as pool:
-        for _ in range(_MOST_STEPS):
-            orders = list(pool.map(_Lane.step, lanes))
-            found = next((order for order in orders if order is not None), None)
-            if found is not None or clock.now() > deadline:
-                break
-    return found
+    for _ in range(_MOST_STEPS):
+        for lane in lanes:
+            if (found := lane.step()) is not None:
+                return found
+        if clock.now() > deadline:
+            break
+    return None
 
 
 def need_of(demands: Demands, cap_bytes: int | None = None) -> float:

@@ -17,8 +17,6 @@ from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.solve import solve, solved_of
 from planner.portfolio.table import POLICY, Policy, RacePolicy
-from planner.processes.sharing import share_out
-from planner.processes.workers import Beside
 from planner.search.engine import run_engine
 from planner.search.engines.programs import LpRounding
 from planner.search.engines.simple import Evict, Greedy
@@ -89,7 +87,7 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """A search in one order, in plain values that can be sent to another process.
+    """A search in one order.
 
     Attributes:
         parts: the problem, or parts of it, each searched for `limit_s`.
@@ -103,7 +101,7 @@ class _Turn:
     policy: Policy
 
 
-_Engine = Callable[[None, _Turn], list[Solved]]
+_Engine = Callable[[_Turn], list[Solved]]
 
 
 def race(
@@ -112,7 +110,6 @@ def race(
     time_limit_s: float,
     patience: Patience | None = None,
     progress: Callable[[int], None] = lambda _: None,
-    helper: Beside | None = None,
     policy: Policy = POLICY,
 ) -> list[Runner]:
     """Make a rough plan in each order, search in the best few, then longer in the best of those.
@@ -127,7 +124,6 @@ def race(
             duration, the most promising first. The first is tried whatever its bound.
         patience: orders that promise too little for the wait are skipped; None searches in all.
         progress: called with the index of a problem when its search begins.
-        helper: a process for some of the searches; None makes all of them in this process.
         policy: of the race, and of the searches in it.
 
     Returns:
@@ -135,9 +131,7 @@ def race(
     """
     start = clock.now()
     numbers = policy.race
-    field = _Field(
-        entrants=entrants, patience=patience, progress=progress, helper=helper, policy=policy
-    )
+    field = _Field(entrants=entrants, patience=patience, progress=progress, policy=policy)
     if field.bound(start + numbers.bounds_until * time_limit_s):
         return field.ranked()  # an order that fits as it is: no other is better
     until = start + numbers.rough_until * time_limit_s
@@ -158,13 +152,13 @@ def race(
     return field.ranked()
 
 
-def _roughly(_: None, turn: _Turn) -> list[Solved]:
-    """Make a rough plan of each part; may run in another process."""
+def _roughly(turn: _Turn) -> list[Solved]:
+    """Make a rough plan of each part."""
     return [rough_plan(part, turn.limit_s, turn.policy.race) for part in turn.parts]
 
 
-def _shortly(_: None, turn: _Turn) -> list[Solved]:
-    """Search briefly in each part; may run in another process."""
+def _shortly(turn: _Turn) -> list[Solved]:
+    """Search briefly in each part."""
     settings = SearchSettings(limit_s=turn.limit_s, thorough=False)
     return [solve(part, settings, start=turn.start, policy=turn.policy) for part in turn.parts]
 
@@ -208,7 +202,6 @@ class _Field:
     entrants: Sequence[Entrant]
     patience: Patience | None
     progress: Callable[[int], None]
-    helper: Beside | None
     policy: Policy
     levers: dict[bool, list[float]] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
@@ -337,7 +330,8 @@ class _Field:
             if before_us > 0:
                 left = min(left, after_us / before_us)
 
-        share_out(turns(), engine, note, self.helper)
+        for each in turns():
+            note(each, engine(each))
 
     def _parts(self, runner: Runner, left: float | None, kinds: _Kinds) -> list[Problem]:
         """Return the problems to search in one order; none if it is not worth the wait.

@@ -141,17 +141,6 @@ class Limits:
             },
         ),
     ] = 60.0
-    workers: Annotated[
-        int | None,
-        _limit(
-            "--workers",
-            "Number of search threads [all cores].",
-            commands=("optimize", "solve"),
-            metavar="N",
-            least=1,
-            most=256,
-        ),
-    ] = None
     reproducible: Annotated[
         bool,
         _limit(

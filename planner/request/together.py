@@ -90,7 +90,7 @@ def _of_fuse(said: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_reproducible(said: Mapping[str, Any]) -> Iterator[str]:
-    """The same plan on any machine: no times of this one, one thread."""
+    """The same plan on any machine: no times of this one, one process."""
     if said.get("calibrate"):
         yield (
             "--reproducible plans with no times of this machine, and --calibrate measures them: give one"
@@ -99,8 +99,5 @@ def _of_reproducible(said: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "--reproducible plans with no speed of this machine's, and --disk measures one: give one"
         )
-    is_many = any(said.get(name) not in (None, 1) for name in ("workers", "jobs"))
-    if is_many or said.get("ray_address") is not None:
-        yield (
-            "--reproducible searches on one thread of one process: leave --workers, --jobs and --ray out"
-        )
+    if said.get("jobs") not in (None, 1) or said.get("ray_address") is not None:
+        yield "--reproducible searches in one process: leave --jobs and --ray out"

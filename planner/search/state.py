@@ -33,7 +33,6 @@ class SearchSettings:
     Attributes:
         limit_s: seconds for all engines together.
         seed: of annealing and of the exact engine; the others are deterministic.
-        workers: threads of the exact engine; None for its own default.
         thorough: False leaves out the integer programs, the guarded searches, annealing and the
             exact engine.
         patience: ends the search when the remaining gain is not worth the wait; None waits for all
@@ -43,7 +42,6 @@ class SearchSettings:
 
     limit_s: float = 60.0
     seed: int = 0
-    workers: int | None = None
     thorough: bool = True
     patience: Patience | None = None
     keep_on_interrupt: bool = False

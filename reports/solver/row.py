@@ -98,7 +98,7 @@ def _planner(
     from planner.portfolio.frontier import solve_orders
     from planner.search.state import SearchSettings
 
-    settings = SearchSettings(limit_s=limit_s, workers=workers, seed=seed)
+    settings = SearchSettings(limit_s=limit_s, seed=seed)
     raced = solve_orders(problems, settings)
     solved, problem = raced.solved, problems[raced.index]
     row: Row = {} if len(problems) == 1 else {"order": raced.index}

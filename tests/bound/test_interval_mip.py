@@ -188,13 +188,13 @@ def test_copies_are_refused():
 def test_the_search_proves_that_second_runs_do_not_fit():
     problem = large_input(14)
     assert min_peak_bound(problem)[0] <= problem.capacity_bytes
-    assert solve(problem, SearchSettings(limit_s=20.0, workers=1)).is_impossible
-    assert not solve(large_input(15), SearchSettings(limit_s=20.0, workers=1)).is_impossible
+    assert solve(problem, SearchSettings(limit_s=20.0)).is_impossible
+    assert not solve(large_input(15), SearchSettings(limit_s=20.0)).is_impossible
 
 
 def test_orders_are_impossible_together():
     impossible = large_input(14)
-    raced = solve_orders([impossible] * 2, SearchSettings(limit_s=20.0, workers=1))
+    raced = solve_orders([impossible] * 2, SearchSettings(limit_s=20.0))
     assert raced.solved.is_impossible
     assert raced.bound_us == float("inf")
 

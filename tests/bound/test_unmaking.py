@@ -179,7 +179,7 @@ def test_a_pyramid_takes_as_many_pebbles_as_is_known(height):
 
 def test_a_budget_below_it_is_impossible_and_nothing_is_searched_for():
     problem = two_branches()
-    search = SearchSettings(limit_s=20.0, workers=1)
+    search = SearchSettings(limit_s=20.0)
     below = solve(at_capacity(problem, 17), search)
     assert below.candidate is None
     assert below.is_impossible

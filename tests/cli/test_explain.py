@@ -28,7 +28,6 @@ def done(request, tmp_path_factory) -> OptimizeResult:
         swap=swap,
         plan_path=folder / "plan.json",
         time_limit_s=2.0,
-        workers=1,
         verify=False,
     )
 

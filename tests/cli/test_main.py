@@ -217,12 +217,12 @@ def test_outputs_are_named_after_the_model_or_the_output(model, tmp_path, api):
 
 def test_options_reach_the_api(model, api, capsys):
     arguments = "--budget 60% --dim batch=32 --dim seq=128 --swap none --order priority --seed 7"
-    more = "--reserve 1MiB --time-limit 5 --workers 2 --no-verify --no-ort-optimize --dry-run"
+    more = "--reserve 1MiB --time-limit 5 --no-verify --no-ort-optimize --dry-run"
     assert main(["optimize", model, *arguments.split(), *more.split(), "--device", "cuda"]) == 0
     options = api.calls[0].options
     assert options["dims"] == {"batch": 32, "seq": 128}
     assert (options["swap"], options["order"], options["reserve"]) == ("none", "priority", "1MiB")
-    assert (options["time_limit_s"], options["seed"], options["workers"]) == (5.0, 7, 2)
+    assert (options["time_limit_s"], options["seed"]) == (5.0, 7)
     assert (options["verify"], options["ort_optimize"], options["dry_run"]) == (False, False, True)
     assert options["device"] == "cuda"
     options["progress"]("solving")

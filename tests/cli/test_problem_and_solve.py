@@ -33,7 +33,7 @@ def problem_path(tmp_path_factory) -> Path:
 
 
 def solve(path: Path, *options: str) -> int:
-    return main(["solve", str(path), "--time-limit", "1", "--workers", "1", *options])
+    return main(["solve", str(path), "--time-limit", "1", *options])
 
 
 @pytest.mark.parametrize("command", ["problem", "solve"])

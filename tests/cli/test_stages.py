@@ -66,7 +66,7 @@ def test_what_the_search_says_is_understood(tmp_path):
     problem = read_problem(path)
     problem = replace(problem, capacity_bytes=int(0.75 * peak_of(problem, range(len(problem.ops)))))
     stages = Stages()
-    solved = solve(problem, SearchSettings(limit_s=2, seed=0, workers=1), progress=stages.note)
+    solved = solve(problem, SearchSettings(limit_s=2, seed=0), progress=stages.note)
     assert solved.candidate is not None
     added = solved.candidate.replay.time_us / problem.base_duration_us - 1
     assert stages.best == f"{100 * added:.2f}%"

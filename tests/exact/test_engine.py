@@ -32,7 +32,7 @@ _MAX_PLANS = 2_000
 
 
 def exact(problem: Problem, incumbent: Candidate) -> Exact:
-    return solve_exact(problem, incumbent, SearchSettings(limit_s=20.0, seed=1, workers=1))
+    return solve_exact(problem, incumbent, SearchSettings(limit_s=20.0, seed=1))
 
 
 def every_plan(problem: Problem) -> Iterator[Decisions]:
@@ -147,7 +147,7 @@ def test_a_start_that_does_not_fit_is_no_worse_than_one_that_does(count: int):
     found = solve_exact(
         tight,
         improver.evaluator.base,
-        SearchSettings(limit_s=20.0, seed=1, workers=1),
+        SearchSettings(limit_s=20.0, seed=1),
         upper_us=2 * best_us,
         watch=Watch(bound_us=best_us * (1 - ROUNDING)),
     )
@@ -159,7 +159,7 @@ def test_the_whole_is_solved_up_to_the_size_that_is_given():
     tight = at_capacity(problem, int(0.75 * Evaluator(problem).base.peak_bytes))
     states = {}
     for engine in (CpSat(), CpSat(whole_ops=9), CpSat(whole_runs=1, at_once_runs=1)):
-        state = new_state(tight, SearchSettings(limit_s=3.0, seed=1, workers=1))
+        state = new_state(tight, SearchSettings(limit_s=3.0, seed=1))
         run_engine(Greedy(), state, after(3.0))
         run_engine(engine, state, after(3.0))
         states[engine] = state
@@ -178,4 +178,4 @@ def test_ctrl_c_ends_the_search():
     incumbent = improver.repair(improver.evaluator.evaluate(Decisions()))
     assert improver.evaluator.fits(incumbent)
     with pytest.raises(KeyboardInterrupt), ctrl_c_pressed(0.5):
-        solve_exact(improver.problem, incumbent, SearchSettings(limit_s=60.0, workers=1))
+        solve_exact(improver.problem, incumbent, SearchSettings(limit_s=60.0))

@@ -81,17 +81,6 @@ def test_one_worker_finds_the_same_for_the_same_seed():
     assert plans[0] == plans[1]
 
 
-def test_two_workers_fit_a_layered_graph():
-    problem = layered(40, seed=5)
-    found, _ = improve_locally(
-        problem,
-        base_actions(problem),
-        SearchSettings(limit_s=30, workers=2),
-        watch=Watch(bound_us=1e12),
-    )
-    assert simulate(problem, found).peak_bytes <= problem.capacity_bytes
-
-
 @pytest.mark.parametrize(
     "policy",
     [

@@ -68,7 +68,7 @@ def every_plan(problem: Problem) -> Iterator[StageSchedule]:
 
 
 def solved(model: PartModel, **parameters: object) -> tuple[cp_model.CpSolver, int]:
-    solver = new_solver(seed=0, workers=1, time_limit_s=60.0)
+    solver = new_solver(seed=0, time_limit_s=60.0)
     for name, value in parameters.items():
         setattr(solver.parameters, name, value)
     return solver, solver.solve(model.cp)

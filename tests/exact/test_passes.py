@@ -86,7 +86,7 @@ def test_parts_of_a_plan_of_two_passes_are_improved():
     found = solve_exact(
         tight,
         given_plan,
-        SearchSettings(limit_s=10.0, seed=1, workers=1),
+        SearchSettings(limit_s=10.0, seed=1),
         watch=Watch(on_plan=lambda actions: told.append(simulate(tight, actions).time_us)),
     )
     assert found.candidate.peak_bytes <= tight.capacity_bytes

@@ -271,7 +271,6 @@ def test_a_plan_with_it_is_verified_and_made_again(step: Path, tmp_path: Path):
         fuse="auto",
         calibrate=False,
         time_limit_s=1.0,
-        workers=1,
     )
     verification = result.verification
     assert verification is not None and verification.passed, verification

@@ -132,7 +132,6 @@ def test_it_is_found_and_one_node_gives_its_numbers(
         output=tmp_path / "planned.onnx",
         fuse="auto",
         time_limit_s=1.0,
-        workers=1,
     )
     assert result.verification is not None and result.verification.passed, result.verification
     kinds = [node.op_type for node in onnx.load(tmp_path / "planned.onnx").graph.node]

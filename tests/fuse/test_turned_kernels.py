@@ -68,7 +68,6 @@ def test_a_plan_has_one_node_with_the_bits_of_two(fuse: str, tmp_path: Path):
         output=planned,
         fuse=fuse,  # type: ignore[arg-type]
         time_limit_s=1.0,
-        workers=1,
     )
     assert result.verification is not None and result.verification.passed, result.verification
     kinds = [node.op_type for node in onnx.load(planned).graph.node]

@@ -188,7 +188,6 @@ def _optimize(
         order=mode.order,  # pyright: ignore[reportArgumentType]
         ort_optimize=mode.ort_optimize,
         time_limit_s=time_limit_s or TIME_LIMIT_S,
-        workers=1,
         reproducible=reproducible,
         verify=False,
         budget_of=budget_of,

@@ -19,11 +19,10 @@ def test_a_plan_with_swaps_is_planned_again(tmp_path: Path) -> None:
         swap="auto",
         resident="device",
         time_limit_s=1.0,
-        workers=1,
         verify=False,
     )
     assert first.plan.planned.swapped_tensors > 0
-    second = api.optimize(once, budget="98%", output=twice, time_limit_s=1.0, workers=1)
+    second = api.optimize(once, budget="98%", output=twice, time_limit_s=1.0)
     assert second.verification is not None and second.verification.passed
     assert second.plan.baseline.peak_bytes == first.plan.planned.peak_bytes
     assert second.plan.planned.peak_bytes <= 0.98 * second.plan.baseline.peak_bytes
@@ -44,7 +43,6 @@ def test_nothing_left_to_do_says_so(tmp_path: Path) -> None:
         swap="auto",
         resident="device",
         time_limit_s=1.0,
-        workers=1,
         verify=False,
     )
     again = api.optimize(
@@ -53,7 +51,6 @@ def test_nothing_left_to_do_says_so(tmp_path: Path) -> None:
         budget_of="live",
         output=twice,
         time_limit_s=1.0,
-        workers=1,
         verify=False,
     )
     assert again.plan.unchanged

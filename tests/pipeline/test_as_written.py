@@ -42,7 +42,7 @@ def test_a_file_is_verified_as_it_was_planned(
 ):
     planned, again = tmp_path / "m.onnx", tmp_path / "again.onnx"
     plan = tmp_path / "m.plan.json"
-    options = {"budget": "80%", "swap": "none", "time_limit_s": 1.0, "workers": 1, "verify": False}
+    options = {"budget": "80%", "swap": "none", "time_limit_s": 1.0, "verify": False}
     api.optimize(MLP, output=planned, plan_path=plan, **options, **asked)
     assert props(planned) == {TARGET_KEY: "cpu", key: value}
     found = api.verify(MLP, planned, fast=True)
@@ -70,7 +70,6 @@ def test_weights_that_no_kernel_packs_are_said_to_be_so(tmp_path: Path):
         budget="40%",
         output=planned,
         time_limit_s=1.0,
-        workers=1,
         resident="host",
         verify=False,
     )

@@ -163,7 +163,6 @@ def done(tmp_path_factory) -> tuple[OptimizeResult, str, str]:
             output=folder / "out.onnx",
             plan_path=folder / "plan.json",
             time_limit_s=1.0,
-            workers=1,
             verify=False,
         )
     return result, tensor.name, node

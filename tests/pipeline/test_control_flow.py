@@ -195,7 +195,7 @@ def outputs(path: Path, feeds: dict[str, np.ndarray], level: str) -> list[np.nda
 
 
 def optimized(path: Path, **more: Any) -> OptimizeResult:
-    arguments: dict[str, Any] = {"budget": "75%", "swap": "none", "time_limit_s": 1.0, "workers": 1}
+    arguments: dict[str, Any] = {"budget": "75%", "swap": "none", "time_limit_s": 1.0}
     arguments |= {"verify": "thorough", **more}
     return optimize(
         path,

@@ -49,7 +49,6 @@ def serial() -> OptimizeResult:
         swap="only",
         resident="device",
         time_limit_s=LIMIT_S,
-        workers=1,
         dry_run=True,
     )
 
@@ -68,7 +67,6 @@ def done(tmp_path_factory) -> OptimizeResult:
         plan_path=folder / "plan.json",
         report_path=folder / "report.html",
         time_limit_s=LIMIT_S,
-        workers=1,
     )
 
 

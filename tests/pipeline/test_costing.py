@@ -120,7 +120,6 @@ def test_kept_times_that_a_step_belies_are_dropped(tmp_path: Path) -> None:
             budget="90%",
             output=tmp_path / "planned.onnx",
             time_limit_s=1.0,
-            workers=1,
             force=True,
         )
         assert result.verification is not None
@@ -177,7 +176,6 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
         resident="device",
         swap="none",
         time_limit_s=1.0,
-        workers=1,
     )
     plan = result.plan
     assert plan.cost_source == MEASURED

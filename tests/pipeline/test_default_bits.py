@@ -96,7 +96,6 @@ def planned(path: Path, budget: str) -> OptimizeResult:
         output=path.with_name("planned.onnx"),
         swap="none",
         time_limit_s=1.0,
-        workers=1,
         strict=True,
         force=True,
     )
@@ -126,7 +125,7 @@ def test_a_sum_is_planned_within_its_convolution(tmp_path: Path) -> None:
         path = tmp_path / f"{seed}.onnx"
         onnx.save(Images(rng).model(rng.randint(3, 6)), path)
         result = optimize(path, budget="99%", output=tmp_path / "o.onnx", swap="none",
-                          time_limit_s=1.0, workers=1, verify=False, budget_of="live",
+                          time_limit_s=1.0, verify=False, budget_of="live",
                           force=True)  # fmt: skip
         assert result.plan.default_differ is None, "nobody looked"
         nodes = onnx.load(tmp_path / "o.onnx").graph.node

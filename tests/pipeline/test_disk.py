@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("native_library")
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 GPT = ZOO / "gpt.onnx"
-SETTINGS = {"workers": 1, "time_limit_s": 1.0, "swap": "only", "min_tensor": "64KiB"}
+SETTINGS = {"time_limit_s": 1.0, "swap": "only", "min_tensor": "64KiB"}
 """With what is swapped on any disk, however slow it is here."""
 
 

@@ -30,7 +30,6 @@ def planned(path: Path, **options: object) -> OptimizeResult:
         path,
         output=path.with_name("planned.onnx"),
         plan_path=path.with_name("plan.json"),
-        workers=1,
         force=True,
         **given,  # pyright: ignore[reportArgumentType]
     )

@@ -120,7 +120,6 @@ def test_transformer(name: str, saved: bool, tmp_path: Path) -> None:
         swap="auto",
         output=tmp_path / "planned.onnx",
         time_limit_s=1,
-        workers=1,
     )
     check(result, path)
 
@@ -167,7 +166,7 @@ def contrib_chain() -> onnx.ModelProto:
 def test_contrib_operators_are_sized_and_recomputed(tmp_path: Path) -> None:
     path, planned = tmp_path / "m.onnx", tmp_path / "planned.onnx"
     onnx.save(contrib_chain(), path)
-    result = optimize(path, budget="80%", output=planned, swap="none", time_limit_s=1, workers=1)
+    result = optimize(path, budget="80%", output=planned, swap="none", time_limit_s=1)
     check(result, path)
     copies = {n.op_type for n in onnx.load(planned).graph.node if "__recompute_" in n.name}
     assert copies & {"FastGelu", "BiasGelu", "Gelu", "FusedMatMul"}, copies
@@ -188,6 +187,5 @@ def test_convolutions_with_weights_as_inputs(saved: bool, tmp_path: Path) -> Non
         output=tmp_path / "planned.onnx",
         swap="none",
         time_limit_s=1,
-        workers=1,
     )
     check(result, path)

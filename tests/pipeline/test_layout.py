@@ -123,7 +123,6 @@ def planned(proto: onnx.ModelProto, folder: Path, budget: str = "70%") -> Optimi
         plan_path=folder / "plan.json",
         swap="none",
         time_limit_s=1.0,
-        workers=1,
         verify="thorough",
     )
     found = result.verification

@@ -29,7 +29,7 @@ Swap = Literal["auto", "none"]
 def least_printed(path: Path, swap: Swap) -> list[str]:
     """Both forms of the least budget, of the error's own words."""
     with pytest.raises(InfeasibleBudgetError) as refused:
-        api.optimize(path, budget="1B", swap=swap, time_limit_s=1, workers=1, dry_run=True)
+        api.optimize(path, budget="1B", swap=swap, time_limit_s=1, dry_run=True)
     match = _LEAST.search(str(refused.value))
     assert match is not None
     return [form for form in match.groups() if form is not None]
@@ -51,7 +51,6 @@ def test_the_least_budget_of_a_refusal_is_met(
             swap=swap,
             output=folder / f"{number}.onnx",
             time_limit_s=1,
-            workers=1,
             verify=number == 0,
         )
         assert number or (result.verification is not None and result.verification.passed)
@@ -76,7 +75,6 @@ def test_the_least_feasible_of_an_analysis_is_met(
             swap=swap,
             output=folder / f"{number}.onnx",
             time_limit_s=1,
-            workers=1,
             verify=number == 0,
         )
         assert number or (result.verification is not None and result.verification.passed)

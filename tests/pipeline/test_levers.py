@@ -89,7 +89,7 @@ class OnlyNotes(Lever):
 @pytest.fixture(scope="module")
 def tight() -> tuple[Prepared, Settings]:
     """A model whose plans recompute or swap for much longer than 1% of a step."""
-    limits = Limits(time_limit_s=1.0, workers=1)
+    limits = Limits(time_limit_s=1.0)
     request = Request(model=MLP, budget="82%", costs=Costs(calibrate="never"), limits=limits)
     prepared = prepare(request)
     return prepared, settings_of(prepared)

@@ -107,7 +107,6 @@ def test_ctrl_c_while_a_plan_is_loosened_keeps_it(is_kept, monkeypatch, tmp_path
             output=tmp_path / "planned.onnx",
             calibrate=False,
             time_limit_s=20.0,
-            workers=1,
             search_context=nullcontext if is_kept else None,
         )
 

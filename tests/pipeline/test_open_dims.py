@@ -62,7 +62,6 @@ def planned(path: Path, dims: dict[str, int], *, verify: bool = True) -> Optimiz
         plan_path=path.with_name("plan.json"),
         calibrate=False,
         time_limit_s=1.0,
-        workers=1,
         verify=verify,
     )
 

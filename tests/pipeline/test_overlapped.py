@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("native_library")
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
 RACE = {CHECK_SWAPS: "1", LINK_MBPS: "500", LINK_JITTER_US: "200"}
 STEPS = 3
-SETTINGS = {"swap": "only", "copies": "overlapped", "workers": 1, "time_limit_s": 1.0}
+SETTINGS = {"swap": "only", "copies": "overlapped", "time_limit_s": 1.0}
 
 
 @pytest.fixture(
@@ -213,7 +213,6 @@ def test_no_bound_is_above_a_plan_whose_loads_hide(tmp_path):
         output=tmp_path / "out.onnx",
         plan_path=tmp_path / "plan.json",
         verify=False,
-        workers=1,
         **options,
     )
     plan = done.plan

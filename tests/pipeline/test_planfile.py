@@ -32,7 +32,6 @@ def done(request, tmp_path_factory) -> OptimizeResult:
         output=folder / "out.onnx",
         plan_path=folder / "plan.json",
         time_limit_s=1.0,
-        workers=1,
         verify=False,
     )
 

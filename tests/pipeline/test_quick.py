@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import clock
-from planner.pipeline.levers.host.hosting import HOSTING
-from planner.pipeline.levers.lever import Case, Means
 from planner.pipeline.prepare.prepared import Prepared, prepare
 from planner.pipeline.prepare.settings import settings_of
 from planner.pipeline.solve.orders import base_orders, formulate_in
-from planner.pipeline.solve.quick import between, found_there, quick_search, quickest
+from planner.pipeline.solve.quick import between, quickest
 from planner.portfolio.race import rough_plan
-from planner.processes.workers import Beside, beside
 from planner.request import Costs, Levers, Request
 
 MODEL = Path(__file__).parents[2] / "models" / "zoo" / "mlp_adamw.onnx"
@@ -45,20 +41,6 @@ def prepared() -> Prepared:
     return prepare(Request(model=MODEL, budget="45%", costs=costs, levers=levers))
 
 
-@pytest.fixture(scope="module")
-def helper() -> Iterator[Beside]:
-    """A process beside, which imports what searches need once."""
-    with beside() as found:
-        yield found
-
-
-def test_a_search_beside_finds_what_it_finds_here(prepared: Prepared, helper: Beside) -> None:
-    settings = settings_of(prepared)
-    search = quick_search(prepared, prepared.order, settings, 20.0)
-    there = helper.begin(found_there, search)
-    assert there.result() == found_there(None, search)
-
-
 def test_the_quickest_of_a_few_orders_is_no_slower_than_a_rough_plan_in_any() -> None:
     model = prepare(Request(model=MODEL, budget="70%", costs=Costs(calibrate="never")))
     settings = settings_of(model)
@@ -74,19 +56,3 @@ def test_the_quickest_of_a_few_orders_is_no_slower_than_a_rough_plan_in_any() ->
     # where nothing fits, there is an order all the same
     nothing = replace(settings, budget_bytes=1 << 10)
     assert quickest(model, orders[:1], nothing, 1.0) == (orders[0], math.inf)
-
-
-def test_two_searches_at_once_choose_no_worse_than_one_after_the_other(
-    prepared: Prepared, helper: Beside
-) -> None:
-    settings = settings_of(prepared)
-    (alone,) = HOSTING.rungs(Case(prepared=prepared, settings=settings))
-    case = Case(prepared=prepared, settings=settings, means=Means(helper=helper))
-    (both,) = HOSTING.rungs(case)
-    for chosen in (alone, both):
-        assert chosen.prepared.resident
-    times = [
-        found_there(None, quick_search(c.prepared, c.prepared.order, settings, 20.0))
-        for c in (alone, both)
-    ]
-    assert times[1] <= 1.02 * times[0]

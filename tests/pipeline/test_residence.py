@@ -39,7 +39,6 @@ def planned(budget: str, folder: Path, **options: object) -> OptimizeResult:
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
         time_limit_s=1.0,
-        workers=1,
         force=True,
         **{"device": "cpu", "swap": "auto", **options},  # pyright: ignore[reportArgumentType]
     )
@@ -213,7 +212,6 @@ def test_weights_in_a_file_are_paged_from_it_and_not_written_again(tmp_path: Pat
         budget="40%",
         output=tmp_path / "planned.onnx",
         time_limit_s=1.0,
-        workers=1,
         resident="host",
     )
     assert result.verification is not None and result.verification.passed
@@ -248,7 +246,6 @@ def test_what_the_caller_feeds_in_place_of_an_initializer_is_what_is_copied(
         output=planned,
         inputs=tmp_path / "mine.npz",
         time_limit_s=1.0,
-        workers=1,
         resident=resident,  # pyright: ignore[reportArgumentType]
     )
     assert result.verification is not None and result.verification.passed
@@ -278,7 +275,6 @@ def test_large_files_are_not_read_to_plan(tmp_path: Path, monkeypatch: pytest.Mo
         budget="40%",
         output=tmp_path / "planned.onnx",
         time_limit_s=1.0,
-        workers=1,
         resident="host",
     )
     assert result.verification is not None and result.verification.passed
@@ -312,7 +308,6 @@ def test_many_small_weights_are_not_left_on_the_device(tmp_path: Path) -> None:
         hardware="a100-40gb",
         feeds="host",
         time_limit_s=1.0,
-        workers=1,
         verify=False,
     )
     plan, graph = result.plan, result.before.graph

@@ -77,7 +77,7 @@ def tight() -> tuple[Prepared, Settings, Planned]:
         model=ZOO / "mlp_adamw.onnx",
         budget="82%",
         costs=Costs(calibrate="never"),
-        limits=Limits(time_limit_s=1.0, workers=1),
+        limits=Limits(time_limit_s=1.0),
     )
     prepared = prepare(request)
     settings = settings_of(prepared)

@@ -76,7 +76,6 @@ def planned(path: Path, **more: Any) -> OptimizeResult:
         "swap": "none",
         "budget_of": "live",
         "time_limit_s": 1.0,
-        "workers": 1,
         **more,
     }
     plan = path.with_name("plan.json")

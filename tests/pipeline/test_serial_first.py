@@ -37,7 +37,7 @@ def runs(plan: Candidate) -> list[int]:
 def found_in(problem: Problem, limit_s: float) -> Solved:
     """What a search of so much work comes to."""
     with clock.counting():
-        return search_for(problem)(problem, SearchSettings(limit_s=limit_s, workers=1))
+        return search_for(problem)(problem, SearchSettings(limit_s=limit_s))
 
 
 @settings(max_examples=75, deadline=None)

@@ -59,7 +59,6 @@ def optimized(model: Path, folder: Path, **more: Any) -> OptimizeResult:
         budget="80%",
         output=folder / "o.onnx",
         time_limit_s=1.0,
-        workers=1,
         swap="none",
         **more,
     )
@@ -118,9 +117,7 @@ def test_a_large_graph_is_optimized_once_for_the_plan_and_for_its_comparison(
     tmp_path: Path, seen: _Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def planned() -> OptimizeResult:
-        return api.optimize(
-            ZOO / "mlp_adamw.onnx", budget="80%", verify=False, time_limit_s=1.0, workers=1
-        )
+        return api.optimize(ZOO / "mlp_adamw.onnx", budget="80%", verify=False, time_limit_s=1.0)
 
     compared = [text for text in planned().plan.assumptions if "compared with the file" in text]
     assert len(compared) == 1 and "the same bits as in a session of the file" in compared[0]

@@ -40,7 +40,6 @@ def optimized(model: Path, folder: Path, budget: int, **options: object) -> Opti
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
         time_limit_s=3.0,
-        workers=1,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )

@@ -78,7 +78,7 @@ def searched(problem) -> FrontierSearch:
     """A frontier of a problem in two base orders."""
     plain = list(range(len(problem.ops)))
     orders = problem, reorder(problem, list_schedule(problem, plain))
-    return FrontierSearch(problems=orders, settings=SearchSettings(workers=1))
+    return FrontierSearch(problems=orders, settings=SearchSettings())
 
 
 @settings(max_examples=8, deadline=None)

@@ -72,12 +72,12 @@ def chain(length: int, *, overlap: bool) -> Problem:
 
 def test_a_plan_keeps_to_its_capacity_to_the_byte():
     problem = scaled(chain(6, overlap=False))
-    solved = solve(problem, SearchSettings(limit_s=2, workers=1))
+    solved = solve(problem, SearchSettings(limit_s=2))
     assert solved.candidate is not None
     peak = solved.candidate.replay.peak_bytes
     assert peak <= problem.capacity_bytes
     assert peak % SCALE == 0
-    less = solve(replace(problem, capacity_bytes=peak - 1), SearchSettings(limit_s=2, workers=1))
+    less = solve(replace(problem, capacity_bytes=peak - 1), SearchSettings(limit_s=2))
     assert less.candidate is None or less.candidate.replay.peak_bytes < peak
 
 
@@ -85,7 +85,5 @@ def test_the_exact_search_survives_copies_of_a_million_million_steps():
     """Their cost, as a share of the step, once did not fit 64 bits."""
     slow = replace(scaled(chain(6, overlap=False)), swap_in_bytes_per_s=10.0)
     improver = Improver(Evaluator(slow))
-    found = solve_exact(
-        slow, improver.repair(improver.evaluator.base), SearchSettings(limit_s=2, workers=1)
-    )
+    found = solve_exact(slow, improver.repair(improver.evaluator.base), SearchSettings(limit_s=2))
     assert found.candidate.replay.peak_bytes <= slow.capacity_bytes

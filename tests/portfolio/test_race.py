@@ -60,7 +60,7 @@ def test_every_order_is_ranked_by_what_it_can_do(problem, share):
     for runner in runners:
         if runner.solved is None and not runner.is_impossible:
             assert runner.bound_us >= best_us  # the only reason, with time enough
-        alone = solve(moved[runner.index], SearchSettings(limit_s=4.0, workers=1))
+        alone = solve(moved[runner.index], SearchSettings(limit_s=4.0))
         if alone.candidate is not None:
             assert not runner.is_impossible
             assert runner.bound_us <= alone.candidate.time_us * (1 + 1e-6)
@@ -71,7 +71,7 @@ def test_every_order_is_ranked_by_what_it_can_do(problem, share):
 def test_the_answer_is_a_plan_in_the_order_that_it_names(problem, share):
     moved = orders_of(problem, share)
     raced = race(entrants(moved), time_limit_s=2.0)[0].solved
-    found = solve_orders(moved, SearchSettings(limit_s=5.0, workers=1))
+    found = solve_orders(moved, SearchSettings(limit_s=5.0))
     index, solved = found.index, found.solved
     if solved.candidate is None:
         assert raced is None or raced.candidate is None
@@ -221,7 +221,7 @@ def test_orders_without_time_are_said_not_to_be_reached():
 
 def test_the_searches_are_those_of_the_policy():
     moved, policy = uneven(), only_greedy(POLICY)
-    settings = SearchSettings(limit_s=4.0, workers=1)
+    settings = SearchSettings(limit_s=4.0)
     raced = race(entrants(moved), time_limit_s=4.0, policy=policy)
     found = [r.solved for r in raced if r.solved]
     found.append(solve_orders(moved, settings, policy=policy).solved)

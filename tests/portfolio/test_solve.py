@@ -29,7 +29,7 @@ def base_peak(problem: Problem) -> int:
 
 
 def solved(problem: Problem, *, seed: int = 0, limit_s: float = 1.0) -> Solved:
-    return solve(problem, SearchSettings(limit_s=limit_s, seed=seed, workers=1))
+    return solve(problem, SearchSettings(limit_s=limit_s, seed=seed))
 
 
 @FEW

@@ -178,7 +178,6 @@ def test_what_a_real_run_remarks_as_a_matter_of_course_is_left_out(tmp_path):
         swap="none",
         resident="device",
         time_limit_s=1.0,
-        workers=1,
     )
     payload = optimize_document(result)
     said = [*payload.assumptions, *payload.verification.notes]

@@ -164,7 +164,6 @@ def test_the_page_of_a_real_plan(open_page, tmp_path):
         swap="none",
         report_path=tmp_path / "written.html",
         time_limit_s=1.0,
-        workers=1,
     )
     page = open_page(result)
     for name in (*FIGURES, *TIMED, "frontier"):

@@ -38,7 +38,6 @@ def done(folder) -> OptimizeResult:
         output=folder / "out.onnx",
         trace_path=folder / "trace.json",
         time_limit_s=1.0,
-        workers=1,
         verify=False,
     )
 

@@ -37,7 +37,7 @@ ENGINES = {turn.engine.name: turn.engine for turn in (*POLICY.rough, *POLICY.ser
 @given(problem=problems(), share=st.floats(0, 1))
 def test_what_an_engine_leaves_behind_is_so(engine: Engine, problem: Problem, share: float):
     tight = between(problem, share)
-    state = new_state(tight, SearchSettings(limit_s=0.5, workers=1))
+    state = new_state(tight, SearchSettings(limit_s=0.5))
     run_engine(Greedy(), state, after(0.5))  # some engines start from a plan
     run_engine(engine, state, after(0.5))
     if state.intervals is not None:
@@ -61,7 +61,7 @@ def test_what_an_engine_leaves_behind_is_so(engine: Engine, problem: Problem, sh
 @settings(max_examples=5, deadline=None)
 @given(problem=problems())
 def test_an_engine_that_is_stopped_before_it_begins_finds_little(engine: Engine, problem: Problem):
-    state = new_state(between(problem, 0.5), SearchSettings(limit_s=0.0, workers=1))
+    state = new_state(between(problem, 0.5), SearchSettings(limit_s=0.0))
     run_engine(engine, state, At(0.0))
     if state.intervals is not None:
         state.intervals.join()

@@ -66,8 +66,8 @@ def test_a_search_that_finds_nothing_for_a_while_ends(problem, share, took_s):
 def test_no_patience_at_all_still_finds_what_fits(problem, share):
     """What is found in no time, the simple engines' plan, is taken; it is replayed."""
     tight = between(problem, share)
-    hasty = solve(tight, SearchSettings(limit_s=5.0, workers=1, patience=waited(100.0, 1.0)))
-    patient = solve(tight, SearchSettings(limit_s=5.0, workers=1))
+    hasty = solve(tight, SearchSettings(limit_s=5.0, patience=waited(100.0, 1.0)))
+    patient = solve(tight, SearchSettings(limit_s=5.0))
     assert (hasty.candidate is None) <= (patient.candidate is None)
     if hasty.candidate is not None:
         replay = simulate(tight, hasty.candidate.actions)

@@ -73,6 +73,6 @@ def test_no_simple_plan_beats_the_portfolio(problem, share, overlap):
     fitting = [c.time_us for d in plans if evaluator.fits(c := evaluator.evaluate(d))]
     if not fitting:
         return
-    found = solve(problem, SearchSettings(limit_s=2.0, workers=1)).candidate
+    found = solve(problem, SearchSettings(limit_s=2.0)).candidate
     assert found is not None
     assert found.time_us <= min(fitting) * (1 + 1e-9)

@@ -153,9 +153,7 @@ def solve(
     base_peak = peak_of(read, range(len(read.ops)))
     limited = _limited(read, base_peak, wanted)
     limit_s, seed = asked["time_limit_s"], asked["seed"]
-    settings = SearchSettings(
-        limit_s=limit_s, seed=seed, workers=asked["workers"], keep_on_interrupt=True
-    )
+    settings = SearchSettings(limit_s=limit_s, seed=seed, keep_on_interrupt=True)
     with progress(limit_s) as report_progress, signals_raise():
         solved = solve_problem(limited, settings, progress=report_progress, policy=policy)
     if solved.candidate is None:

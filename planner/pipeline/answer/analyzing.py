@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from planner import clock
 from planner.native import library_path
 from planner.pipeline.answer.budgets.budget_preview import preview_budgets
 from planner.pipeline.answer.budgets.frontier import merged
@@ -45,6 +46,7 @@ def analyzed(
     prepared = prepare(request, progress=progress, to_rewrite=False)
     if on_model is not None:
         on_model(prepared.baseline.view)
+    clock.cap(request.limits.time_limit_s)
     share_s = ANSWERING.looking * request.limits.time_limit_s
     order_s = min(ANSWERING.better_order_s, share_s)
     least_s = min(ANSWERING.least_budget_s, share_s)

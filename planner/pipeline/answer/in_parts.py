@@ -8,6 +8,7 @@ alone are quicker.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -85,7 +86,7 @@ def _with_reserve(job: OptimizeJob, result: OptimizeResult, given: int, again: i
     job.progress(f"again, with {format_bytes(reserve)} in reserve, for the arena's fragmentation")
     request = replace(job.request, reserve=f"{reserve}B")
     prepared = None if job.prepared is None else replace(job.prepared, request=request)
-    return replace(job, request=request, prepared=prepared, began=clock.now())
+    return replace(job, request=request, prepared=prepared, began=time.monotonic())
 
 
 @contextmanager

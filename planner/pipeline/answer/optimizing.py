@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -34,11 +35,10 @@ from planner.pipeline.record.rebuild import with_metadata
 from planner.pipeline.solve.fitting import loosened
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import Means
-from planner.pipeline.solve.working_ahead import may_work_ahead
 from planner.pipeline.target.placing import check_can_run
 from planner.plan.planfile import Plan
 from planner.processes.importing import import_ahead
-from planner.processes.workers import Beside, beside
+from planner.processes.workers import beside
 from planner.request import Request
 from planner.results import ModelView, OptimizeResult
 from planner.runtime.optimizers.large_fills import large_fills
@@ -82,7 +82,7 @@ class OptimizeJob:
         step: the step of which the request's model is one run; None if the model is a whole step.
         prepared: the request's model, if it is prepared already.
         notes: further assumptions of the plan.
-        began: when the request was made (`planner.clock.now`): its time limit counts from there.
+        began: when the request was made (`time.monotonic`): the machine's seconds count from there.
     """
 
     request: Request
@@ -93,7 +93,7 @@ class OptimizeJob:
     step: WholeStep | None = None
     prepared: Prepared | None = None
     notes: tuple[str, ...] = ()
-    began: float = field(default_factory=clock.now)
+    began: float = field(default_factory=time.monotonic)
 
     def run(self) -> OptimizeResult:
         """Plan, rewrite, verify, report.
@@ -104,7 +104,6 @@ class OptimizeJob:
         """
         with ExitStack() as stack:
             ahead = OriginalAhead(self.request, stack)
-            helper = self._helper(stack)
             prepared = self._prepared(ahead)
             settings = settings_of(prepared)
             preview = None
@@ -112,13 +111,14 @@ class OptimizeJob:
                 plan = self._as_step(plans.unchanged_plan(prepared, settings), prepared)
                 made = Made(prepared=prepared, plan=plan, after=prepared.baseline.view)
             else:
-                if helper is not None and self.files.report is not None and self.step is None:
-                    preview = PreviewBeside(helper)
+                if self.files.report is not None and self.step is None:
+                    process = stack.enter_context(beside(imports=PreviewBeside.__module__))
+                    preview = PreviewBeside(process)
                 if not self._is_verified:
                     prepared = compared(prepared, progress=self.progress, opened=ahead.session)
-                left_s = ANSWERING.search_s(settings.time_limit_s, clock.now() - self.began)
-                settings = replace(settings, time_limit_s=left_s)
-                made = self._made(prepared, settings, helper, preview)
+                spent_s = time.monotonic() - self.began
+                clock.cap(ANSWERING.search_s(settings.time_limit_s, spent_s))
+                made = self._made(prepared, settings, preview)
             whole = prepared if self.step is None else self.step.prepared
             result = OptimizeResult(
                 plan=made.plan,
@@ -145,12 +145,6 @@ class OptimizeJob:
         """Whether both models are run in the end."""
         return bool(self.verify) and self.files.model is not None
 
-    def _helper(self, stack: ExitStack) -> Beside | None:
-        """Start a process for the preview and for work ahead; None where there is neither."""
-        if self.files.report is None and not may_work_ahead(self.request.limits.workers):
-            return None
-        return stack.enter_context(beside(imports=PreviewBeside.__module__))
-
     def _prepared(self, ahead: OriginalAhead) -> Prepared:
         """Read and analyse the model."""
         levers, target = self.request.levers, target_named(self.request.device)
@@ -169,13 +163,7 @@ class OptimizeJob:
             check_can_hold(prepared)
         return prepared
 
-    def _made(
-        self,
-        prepared: Prepared,
-        settings: Settings,
-        helper: Beside | None,
-        preview: PreviewBeside | None,
-    ) -> Made:
+    def _made(self, prepared: Prepared, settings: Settings, preview: PreviewBeside | None) -> Made:
         """Formulate, solve, lower and read the rewritten model back.
 
         The budget preview starts beside this as soon as the plan's actions are known.
@@ -189,7 +177,7 @@ class OptimizeJob:
             else:
                 levers, prepared = levers_for(prepared)
                 is_kept = self.search_context is not None
-                means = Means(progress=self.progress, keep_on_interrupt=is_kept, helper=helper)
+                means = Means(progress=self.progress, keep_on_interrupt=is_kept)
                 planned = plan_in_rounds(levers, prepared, settings, means)
                 binds = self._binds(planned, settings)
             if preview is not None:

@@ -9,7 +9,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from planner import clock
@@ -23,15 +23,7 @@ from planner.pipeline.solve.least_plan import TooShortError
 from planner.pipeline.solve.orders import BaseOrder, base_orders
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.planning import Means, make_plan
-from planner.pipeline.solve.quick import (
-    QuickSearch,
-    between,
-    found_there,
-    quick_search,
-    quickest,
-)
-from planner.pipeline.solve.working_ahead import may_work_ahead
-from planner.processes.sharing import share_out
+from planner.pipeline.solve.quick import between, quick_us, quickest
 from planner.runtime.optimizers.fusion_pins import TakenError
 
 
@@ -204,11 +196,8 @@ class Climb:
             if shares.gives_up and min(self.times.values()) > plain_us:
                 return
             self.times[0] = plain_us
-        settings = self.case.settings
-        is_alone = self.case.means.helper is None or not may_work_ahead(settings.workers)
-        at_once = 1 if is_alone else 2
-        while shares.searches - len(self.times) >= at_once and clock.now() < self.until:
-            counts = between({0, *self.times}, self._best())[:at_once]
+        while len(self.times) < shares.searches and clock.now() < self.until:
+            counts = between({0, *self.times}, self._best())[:1]
             if not counts:
                 break
             self._try(counts)
@@ -217,30 +206,15 @@ class Climb:
         return min(self.times, key=lambda n: (self.times[n], n))
 
     def _try(self, counts: Sequence[int]) -> None:
-        """Search with the lever on each number of tensors; of two numbers, one in the second process."""
-        made: dict[int, tuple[int, Prepared]] = {}  # by the search's id: only the search is sent
-        new = [
-            n
-            for n in dict.fromkeys(counts)
-            if n not in self.times and (n or not self.case.is_tried)
-        ]
-        settings, means = self.case.settings, self.case.means
-
-        def searches() -> Iterator[QuickSearch]:
-            for count in new:
-                prepared = self.lever.apply(self.case.prepared, self.ladder.first(count))
-                order = self.lever.in_order(prepared.graph, self.names)
-                left_s = (self.until - clock.now()) / self.lever.shares.searches
-                limit_s = max(POLICY.least_quick_s, left_s)
-                search = quick_search(prepared, order, settings, limit_s)
-                made[id(search)] = count, prepared
-                yield search
-
-        def note(search: QuickSearch, found_us: float) -> None:
-            count, prepared = made[id(search)]
+        """Search with the lever on each number of tensors that was not tried yet."""
+        for count in dict.fromkeys(counts):
+            if count in self.times or (self.case.is_tried and not count):
+                continue
+            prepared = self.lever.apply(self.case.prepared, self.ladder.first(count))
+            order = self.lever.in_order(prepared.graph, self.names)
+            left_s = (self.until - clock.now()) / self.lever.shares.searches
+            limit_s = max(POLICY.least_quick_s, left_s)
+            found_us = quick_us(prepared, order, self.case.settings, limit_s)
             self.times[count] = found_us - prepared.baseline.time_us
             if self._best() == count:
-                self.made = made[id(search)]
-
-        helper = means.helper if may_work_ahead(settings.workers) else None
-        share_out(searches(), found_there, note, helper, at_least=len(new))
+                self.made = count, prepared

@@ -83,7 +83,6 @@ class Settings(Allowed):
         why_copies: explains whether copies run beside the operations.
         order_target: the session option that the rewritten model is made for.
         time_limit_s: for finding a plan.
-        workers: threads of the search; None for all cores.
         since: start of the wait for a plan (`clock.now`), of which this search may be a later part;
             None: this search's start.
     """
@@ -96,7 +95,6 @@ class Settings(Allowed):
     order_target: OrderTarget = "default"
     time_limit_s: float = 60.0
     seed: int = 0
-    workers: int | None = None
     since: float | None = None
 
     @property
@@ -113,11 +111,10 @@ class Settings(Allowed):
     def search(
         self, limit_s: float, *, patience: Patience | None = None, keep_on_interrupt: bool = False
     ) -> SearchSettings:
-        """Build the settings of one search of `limit_s` seconds, with this seed and these workers."""
+        """Build the settings of one search of `limit_s` seconds, with this seed."""
         return SearchSettings(
             limit_s=limit_s,
             seed=self.seed,
-            workers=self.workers,
             patience=patience,
             keep_on_interrupt=keep_on_interrupt,
         )
@@ -160,7 +157,6 @@ def settings_of(prepared: Prepared, *, budget_bytes: int | None = None) -> Setti
         order_target=request.order,
         time_limit_s=request.limits.time_limit_s,
         seed=request.seed,
-        workers=request.limits.workers,
     )
     return _with_levers(settings, swap, prepared)
 

@@ -137,7 +137,6 @@ def _fitting_order(
             planned.formulation.problem.capacity_bytes - planned.solved.found.peak_bytes
         ),
         seed=settings.seed + seed,
-        workers=settings.workers,
     )
 
 

@@ -10,7 +10,7 @@ from planner import clock
 from planner.bound.instants import min_peak_bound
 from planner.formulate import NO_LIMIT, Formulation, has_slot
 from planner.graph.effects import SHARED_GENERATOR
-from planner.graph.model import OpId, Role, TrainingGraph
+from planner.graph.model import OpId, Role
 from planner.graph.rules import FROM_HOST, TO_HOST
 from planner.graph.schedule import file_order
 from planner.lower.order.pins import pins_needed
@@ -24,8 +24,6 @@ from planner.pipeline.solve.policy import POLICY
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.portfolio.min_peak import min_peak_of
-from planner.processes.sharing import share_out
-from planner.processes.workers import Beside
 
 OWN = "default"
 """Name of ONNX Runtime's own order, which needs no pins."""
@@ -137,44 +135,22 @@ def one_of_each_first(orders: Sequence[BaseOrder]) -> tuple[BaseOrder, ...]:
 
 
 def with_pins(
-    prepared: Prepared, orders: Sequence[BaseOrder], *, until: float, helper: Beside | None = None
+    prepared: Prepared, orders: Sequence[BaseOrder], *, until: float
 ) -> tuple[BaseOrder, ...]:
     """Estimate the time of the nodes that pin each order, if the time of such a node was measured.
 
     Args:
         until: time (`clock.now`) after which the remaining orders stay as they are.
-        helper: a process that handles half of them; None handles all of them here.
     """
     if not prepared.pin_us or prepared.request.order != "default":
         return tuple(orders)
     each_us = (1 - POLICY.pins_can_go) * prepared.pin_us
-    found: dict[BaseOrder, float] = {}
-    tasks = (_ToPin(prepared.graph, tuple(part), until) for part in (orders[::2], orders[1::2]))
-
-    def note(task: _ToPin, pins: list[int | None]) -> None:
-        for base, count in zip(task.orders, pins, strict=True):
-            if count is not None:
-                found[base] = each_us * count
-
-    share_out(tasks, _pins_of, note, helper)
-    return tuple(replace(base, pins_us=found.get(base, base.pins_us)) for base in orders)
-
-
-@dataclass(frozen=True, slots=True)
-class _ToPin:
-    """Orders whose pins to count until a deadline."""
-
-    graph: TrainingGraph
-    orders: tuple[BaseOrder, ...]
-    until: float
-
-
-def _pins_of(_: None, task: _ToPin) -> list[int | None]:
-    """Count the nodes that pin each order; None once time is out. May run in another process."""
-    return [
-        pins_needed(task.graph, base.order) if clock.now() <= task.until else None
-        for base in task.orders
-    ]
+    return tuple(
+        replace(base, pins_us=each_us * pins_needed(prepared.graph, base.order))
+        if clock.now() <= until
+        else base
+        for base in orders
+    )
 
 
 def _starts(

@@ -36,23 +36,20 @@ from planner.pipeline.solve.orders import (
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.trying import TrialSearch
-from planner.pipeline.solve.working_ahead import WorkingAhead, may_work_ahead
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.race import Entrant, race
 from planner.portfolio.table import POLICY as PORTFOLIO
-from planner.processes.workers import Beside
 from planner.runtime.optimizers.fusion_pins import TakenError
 from planner.search.stop import Patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Resources of a search besides its time, and knowledge for later rounds of it.
+    """Means of a search besides its time, and knowledge for later rounds of it.
 
     Attributes:
         keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.
-        helper: a process that can run searches beside this one; None for none.
         measured_us: times of nodes that a lever measured.
         rough, best: rough plans, and the fastest results of longer searches, by problem.
         unreached: orders, as problems, for which the last races had no time.
@@ -61,7 +58,6 @@ class Means:
 
     progress: Progress = silent
     keep_on_interrupt: bool = False
-    helper: Beside | None = None
     measured_us: dict[Any, float] = field(default_factory=dict)
     rough: dict[Problem, Solved] = field(default_factory=dict)
     best: dict[Problem, Solved] = field(default_factory=dict)
@@ -83,7 +79,6 @@ def make_plan(
     possible.
 
     Args:
-        means: its helper works on trials ahead.
         orders: the base orders; if empty, they are searched for.
 
     Raises:
@@ -93,11 +88,10 @@ def make_plan(
     deadline = clock.now() + settings.time_limit_s
     kept: list[Planned] = []
     course = _Course(given=orders)
-    ahead = WorkingAhead(means.helper if may_work_ahead(settings.workers) else None)
     while True:
         try:
             keep = kept if means.keep_on_interrupt else None
-            search = _search(prepared, settings, means, course, keep, ahead)
+            search = _search(prepared, settings, means, course, keep)
             try:
                 search.solve_all()
             except TakenError:
@@ -119,8 +113,6 @@ def make_plan(
             prepared = _barred(prepared, error)
             means.progress(f"again: {error}")
             settings = _for_the_rest(settings, deadline)
-        finally:
-            ahead.end()
 
 
 def refined(planned: Planned, settings: Settings, means: Means) -> Planned:
@@ -139,7 +131,6 @@ def refined(planned: Planned, settings: Settings, means: Means) -> Planned:
         best=means.best,
         raced={base: planned.searched},
         kept=None,
-        ahead=WorkingAhead(None),
         patience=Patience(since=began, per_s=POLICY.worth_per_s),
         deadline=began + settings.time_limit_s,
         accepted=planned,
@@ -207,7 +198,6 @@ def _search(
     means: Means,
     course: _Course,
     kept: list[Planned] | None,
-    ahead: WorkingAhead,
 ) -> TrialSearch:
     """Set a search up, with base orders found and raced; it puts each better plan into `kept`, if given.
 
@@ -222,9 +212,7 @@ def _search(
             room = settings.room_bytes
             orders = base_orders(prepared, time_limit_s=orders_s, room_bytes=room)
         until = start + orders_s
-        course.orders = with_pins(
-            prepared, one_of_each_first(orders), until=until, helper=ahead.process
-        )
+        course.orders = with_pins(prepared, one_of_each_first(orders), until=until)
     orders = course.few or course.orders
     room = settings.budget_bytes
     forms = {base: formulate_in(prepared, base.order, settings, room) for base in orders}
@@ -240,8 +228,7 @@ def _search(
         forms=forms,
         best=means.best,
         kept=kept,
-        ahead=ahead,
-        raced=_race(forms, deadline, means, patience, ahead.process),
+        raced=_race(forms, deadline, means, patience),
         patience=patience,
         deadline=deadline,
     )
@@ -279,7 +266,6 @@ def _race(
     deadline: float,
     means: Means,
     patience: Patience,
-    helper: Beside | None,
 ) -> dict[BaseOrder, Solved | None]:
     """Return the orders in which a plan may fit, best first, each with a short search's result.
 
@@ -303,7 +289,6 @@ def _race(
         time_limit_s=PORTFOLIO.race.share * left_s,
         patience=patience,
         progress=begins,
-        helper=helper,
     )
     for runner in runners:
         rough, problem = runner.rough, problems[runner.index]

@@ -37,7 +37,6 @@ class SolvePolicy:
             come first.
         late: share of the time limit by which a search may exceed it while no plan is accepted.
         late_trials: most trials begun after the deadline; twice as many if a plan nearly holds.
-        ahead: most trials to work on before their turn.
         judging: share of the time left for a rough plan.
         cut: a search that took at least this share of its limit counts as cut short by it.
         exact: usual error factor of an estimated need.
@@ -82,7 +81,6 @@ class SolvePolicy:
     pressed: float = 0.5
     late: float = 0.1
     late_trials: int = 3
-    ahead: int = 8
     judging: float = 0.02
     cut: float = 0.8
     exact: float = 1.03

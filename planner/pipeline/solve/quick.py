@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from planner.graph.model import OpId
 from planner.pipeline.prepare.prepared import Prepared
@@ -12,7 +11,6 @@ from planner.pipeline.prepare.settings import Settings
 from planner.pipeline.solve.orders import BaseOrder, formulate_in, one_of_each_first
 from planner.pipeline.solve.planned import Planned
 from planner.pipeline.solve.policy import POLICY
-from planner.plan.problem import Problem
 from planner.portfolio.race import Entrant, race
 from planner.portfolio.solve import solve
 from planner.search.state import SearchSettings
@@ -24,26 +22,16 @@ def least_bytes(prepared: Prepared) -> int:
     return max(POLICY.least_bytes, int(POLICY.least_of_peak * prepared.baseline.peak_bytes))
 
 
-@dataclass(frozen=True, slots=True)
-class QuickSearch:
-    """A short search in one order, in plain values that can be sent to another process.
-
-    Attributes:
-        views_us: time of a step beside its schedule.
-    """
-
-    problem: Problem
-    settings: SearchSettings
-    views_us: float
-
-
-def quick_search(
+def quick_us(
     prepared: Prepared, order: Sequence[OpId], settings: Settings, limit_s: float
-) -> QuickSearch:
-    """Set a short search for a plan within the budget up, in one order."""
+) -> float:
+    """Search briefly for a plan within the budget, in one order.
+
+    Returns a step's time with the plan in microseconds, infinite without one.
+    """
     form = formulate_in(prepared, order, settings, settings.budget_bytes)
-    search = SearchSettings(limit_s=limit_s, workers=settings.workers, thorough=False)
-    return QuickSearch(form.problem, search, prepared.views_us)
+    found = solve(form.problem, SearchSettings(limit_s=limit_s, thorough=False)).candidate
+    return float("inf") if found is None else found.time_us + prepared.views_us
 
 
 def quickest(
@@ -71,15 +59,6 @@ def quickest(
     found = None if best.solved is None else best.solved.candidate
     time_us = float("inf") if found is None else found.time_us + prepared.views_us
     return orders[best.index], time_us
-
-
-def found_there(_: None, search: QuickSearch) -> float:
-    """Run the search, in another process; return a step's time with the plan in microseconds.
-
-    Without a plan it is infinite.
-    """
-    found = solve(search.problem, search.settings).candidate
-    return float("inf") if found is None else found.time_us + search.views_us
 
 
 def between(tried: Iterable[int], best: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from planner import clock
@@ -21,11 +21,11 @@ from planner.pipeline.solve.planned import Planned, lowered_plan
 from planner.pipeline.solve.policy import POLICY
 from planner.pipeline.solve.serial_first import limit_within, search_for
 from planner.pipeline.solve.trials import Trial, TrialOutcome, Trials
-from planner.pipeline.solve.working_ahead import ToJudge, ToSolve, WorkingAhead, judged
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.frontier import figure
+from planner.portfolio.race import rough_plan
 from planner.search.state import SearchSettings
 from planner.search.stop import Patience
 from planner.units import format_bytes
@@ -54,7 +54,6 @@ class TrialSearch:
         kept: receives the best plan so far; None if the caller does not want it.
         raced: orders in which a plan may fit, each with the best result so far.
         best: the fastest results of all searches so far, by problem.
-        ahead: works on the next trials while a plan is lowered.
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
         lowered: base order of the plan lowered last.
         left: share of the time added by the race's plan that remains after a search.
@@ -75,7 +74,6 @@ class TrialSearch:
     raced: dict[BaseOrder, Solved | None]
     best: dict[Problem, Solved]
     kept: list[Planned] | None
-    ahead: WorkingAhead
     patience: Patience
     deadline: float
     accepted: Planned | None = None
@@ -179,28 +177,21 @@ class TrialSearch:
         A rough plan's demands show it or, without one, the order's own. A rough plan far from its
         bound shows little: as long as no plan is accepted, the whole budget then comes first.
         """
-        task = self._to_judge(trial.base)
-        if task.rough is None:
+        problem, rough = self.forms[trial.base].problem, self.raced.get(trial.base)
+        if rough is None or rough.candidate is None:
             self.progress(f"comparing base orders: {trial.base.name}")
-        found = self.ahead.judged(trial.base) or judged(task)
-        self.raced[trial.base] = found.rough
-        need = found.need
+            left_s = max(0.0, self.deadline - clock.now())
+            rough = rough_plan(problem, min(self.longest_s, POLICY.judging * left_s))
+        self.raced[trial.base] = rough
         if not self._must_fit:
             need = 1.0
-        elif need is None:
+        elif rough.candidate is None:
             need = need_before_planning(self.prepared, trial.base)
-        elif self.accepted is None and _is_far(found.rough):
+        elif self.accepted is None and _is_far(rough):
             need = 1.0
-        self.trials.judge(trial, self.underrated * need, self._added_us(found.rough))
-
-    def _to_judge(self, base: BaseOrder) -> ToJudge:
-        left_s = max(0.0, self.deadline - clock.now())
-        return ToJudge(
-            problem=self.forms[base].problem,
-            must_fit=self._must_fit,
-            rough=known if (known := self.raced.get(base)) and known.candidate else None,
-            time_limit_s=min(self.longest_s, POLICY.judging * left_s),
-        )
+        else:
+            need = need_of_plan(problem, rough.candidate)
+        self.trials.judge(trial, self.underrated * need, self._added_us(rough))
 
     def _added_us(self, solved: Solved | None) -> float | None:
         """Return the time that a plan adds to the operations; None without a plan."""
@@ -209,26 +200,20 @@ class TrialSearch:
         return solved.candidate.time_us - self._base_us
 
     def _try(self, trial: Trial) -> TrialOutcome | None:
-        """Solve one trial, and accept its plan if it is better; None if none was found.
-
-        The next trials are worked on while the plan is lowered.
-        """
+        """Solve one trial, and accept its plan if it is better; None if none was found."""
         is_first = self.least is None
         begun = clock.now()
         capacity = self.trials.capacity_bytes(trial)
         self.progress(f"solving for {format_bytes(capacity)}, order: {trial.base.name}")
-        # before any plan is kept, Ctrl-C must interrupt a search in this process
-        solved = None if self.kept == [] else self.ahead.solved((trial.base, capacity))
         form = self._form(trial.base, capacity)
         # a small gain at a lower capacity leaves time for the whole budget
         limits = self._limits(is_first=is_first and not trial.step)
-        if solved is None:
-            solved = search_for(form.problem)(
-                form.problem,
-                limits,
-                start=self._start(trial.base, form.problem),
-                progress=lambda text: self.progress(f"solving: {text}"),
-            )
+        solved = search_for(form.problem)(
+            form.problem,
+            limits,
+            start=self._start(trial.base, form.problem),
+            progress=lambda text: self.progress(f"solving: {text}"),
+        )
         if is_first:  # an early end means a good plan: no other search gets much longer
             self.longest_s = 2 * max(POLICY.least_search_s, clock.now() - begun)
         if solved.candidate is not None:
@@ -259,28 +244,7 @@ class TrialSearch:
             return None
         if is_first and trial.added_us:
             self.left = min(1.0, added_us / trial.added_us)
-        self._look_ahead()
         return self._weigh(found)
-
-    def _look_ahead(self) -> None:
-        """Start work on the next trial, and on the fragmentation in the orders of later ones.
-
-        The next trial is left out if it is not worth the wait beside the accepted plan.
-        """
-        expected: list[tuple[Hashable, ToSolve | ToJudge]] = []
-        for trial in self.trials.ranked(left=self.left)[: POLICY.ahead]:
-            if not trial.is_judged:
-                expected.append((trial.base, self._to_judge(trial.base)))
-            elif not expected and self._is_worth(trial, has_plan=True):
-                capacity = self.trials.capacity_bytes(trial)
-                problem = self._form(trial.base, capacity).problem
-                task = ToSolve(
-                    problem=problem,
-                    settings=self._limits(is_first=False),
-                    start=self._start(trial.base, problem),
-                )
-                expected.append(((trial.base, capacity), task))
-        self.ahead.expect(expected)
 
     def _start(self, base: BaseOrder, problem: Problem) -> Solved | None:
         """Return the start of a search: the fastest result, or the last one with more budget."""

@@ -123,9 +123,6 @@ def _options() -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
         yield ("--time-limit", limit), (USAGE,)
     yield ("--time-limit", "1e-300"), (OK, TIME)
     yield ("--time-limit", "0.001"), (OK, TIME)
-    for workers in ("0", "-1", "1000000", "1.5", _DIGITS, "many"):
-        yield ("--workers", workers), (USAGE,)
-    yield ("--workers", "256"), (OK,)
     for reserve in ("-1B", "16", "60%", "nanB", _DIGITS + "B", ""):
         yield ("--reserve", reserve), (USAGE,)
     for reserve in ("10PB", "1000000PB", "9007199254740993B"):
@@ -215,4 +212,3 @@ def _commands() -> Iterator[tuple[str, ...]]:
     yield ("apply", "model.onnx", "gone.json")
     yield ("problem", "gone.onnx")
     yield ("solve", "gone.json")
-    yield ("solve", "model.onnx", "--workers", "0")

@@ -70,7 +70,7 @@ def beyond_stages(actions: Sequence[Action]) -> bool:
 def test_planner_and_checkmate_find_the_same_optimum(problem: Problem, share: float):
     problem = between(as_checkmate_has_it(problem), share)
     theirs = solve_checkmate(problem, time_limit_s=20.0)
-    ours = solve(problem, SearchSettings(limit_s=5.0, seed=1, workers=1)).candidate
+    ours = solve(problem, SearchSettings(limit_s=5.0, seed=1)).candidate
     if theirs.actions is None:
         assert ours is None or beyond_stages(ours.actions)
         return

@@ -83,7 +83,6 @@ def on_webgpu(
         output=planned,
         verify=False,
         time_limit_s=1.0,
-        workers=1,
     )
     command = [sys.executable, "-m", captured_worker.__name__, str(model), str(planned)]
     return software.start(command, device, timeout_s=100)

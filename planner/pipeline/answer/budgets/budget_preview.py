@@ -131,7 +131,7 @@ def _question(
     }
     search = replace(
         way.search,
-        settings=replace(way.search.settings, workers=settings.workers, thorough=False),
+        settings=replace(way.search.settings, thorough=False),
         worth_per_s=ANSWERING.preview_worth_per_s,
     )
     return _Question(
@@ -181,7 +181,7 @@ class PreviewBeside:
         others = tuple(b for b in found.looking.budgets if b != settings.budget_bytes)
         looking = replace(found.looking, budgets=others, planned=planned.formulation.problem)
         self._asked = replace(found, looking=looking), planned
-        self._answer = self._process.begin(_look_there, (clock.is_counted(), looking))
+        self._answer = self._process.begin(_look_there, (clock.is_capped(), looking))
 
     def settle(self, planned: Planned) -> None:
         """Take over the final plan: the same actions, pinned by another order."""
@@ -216,9 +216,10 @@ class PreviewBeside:
 
 
 def _look_there(_: None, task: tuple[bool, _Looking]) -> _Looked:
-    """Run `_look` in another process, with the caller's way of counting time."""
-    is_counted, looking = task
-    with clock.counting(is_asked=is_counted):
+    """Run `_look` in another process, with or without a cap on the machine's seconds."""
+    is_capped, looking = task
+    with clock.counting(is_capped=is_capped):
+        clock.cap(looking.time_limit_s)
         return _look(looking)
 
 

@@ -98,7 +98,7 @@ def way_of(
         orders=orders,
         search=FrontierSearch(
             problems=tuple(problems),
-            settings=SearchSettings(seed=settings.seed, workers=1),
+            settings=SearchSettings(seed=settings.seed),
             policy=policy,
         ),
         order_alone_bytes=min(base.peak_bytes for base in orders),
