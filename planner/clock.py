@@ -26,43 +26,43 @@ from dataclasses import dataclass
 _LOOK_S = 2e-5
 """Seconds for a look at a counted clock: a loop that only looks at the clock ends too."""
 
-SIMULATED_S = 4e-6
+SIMULATED_S = 2.5e-6
 """Seconds for an action that `planner.simulate` replays."""
 
-COMPILED_S = 3e-8
+COMPILED_S = 2e-8
 """Seconds for an operation in a schedule that compiled code writes or replays."""
 
-REPAIRED_S = 2e-6
+REPAIRED_S = 1.2e-6
 """Seconds for an operation in a round of repair."""
 
-CLOSED_S = 3e-7
+CLOSED_S = 2e-7
 """Seconds for an operation in the chain of recomputes that brings a tensor back."""
 
-PART_S = 0.02
+PART_S = 0.012
 """Seconds to turn a part of a plan into a model for CP-SAT."""
 
-MOVED_S = 1e-7
+MOVED_S = 6e-8
 """Seconds for an operation in an order that is tried."""
 
-EVICTED_S = 7e-8
+EVICTED_S = 4e-8
 """Seconds for a tensor that is looked at before one is dropped, and for a run of an operation."""
 
-CUT_S = 3e-7
+CUT_S = 2e-7
 """Seconds for an arc in a minimum cut."""
 
-COLUMN_S = 3e-5
+COLUMN_S = 2e-5
 """Seconds for a column of a small linear program."""
 
-PIVOT_S = 2e-8
+PIVOT_S = 1.2e-8
 """Seconds for a coefficient, in a pivot of a linear program."""
 
-SOLVER_S = 8.0
+SOLVER_S = 4.5
 """Seconds for a unit of CP-SAT's deterministic time."""
 
-FITTED_S = 2e-7
+FITTED_S = 1.2e-7
 """Seconds for a unit of an order whose arena is replayed."""
 
-GROWN_S = 1e-5
+GROWN_S = 6e-6
 """Seconds for a node that is considered for a region of chunks."""
 
 LOWERED_S = 3e-4

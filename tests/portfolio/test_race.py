@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from planner.portfolio.frontier import solve_orders
 from planner.portfolio.race import Entrant, Runner, race, rough_plan
 from planner.portfolio.solve import solve
 from planner.portfolio.table import POLICY, Policy, RacePolicy
-from planner.processes.workers import Beside, beside
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 from tests.graphs import at_capacity, problems
@@ -257,26 +256,3 @@ def test_what_pins_an_order_counts_in_the_ranking(problem, share, data):
     times_us = [r.solved.candidate.time_us + pins_us[r.index] for r in found]
     assert times_us == sorted(times_us)
     assert all(r.pins_us == pins_us[r.index] for r in runners)
-
-
-@pytest.fixture(scope="module")
-def helper() -> Iterator[Beside]:
-    with beside() as process:
-        yield process
-
-
-@FEW
-@given(problem=problems(), share=shares)
-def test_a_race_in_two_processes_comes_to_what_one_comes_to(helper, problem, share):
-    moved = orders_of(problem, share)
-    alone = race(entrants(moved), time_limit_s=4.0)
-    runners = race(entrants(moved), time_limit_s=4.0, helper=helper)
-    assert sorted(r.index for r in runners) == list(range(len(moved)))
-    assert runners[0].rank[0] == alone[0].rank[0]
-    for runner in runners:
-        if runner.solved is None or runner.solved.candidate is None:
-            continue
-        problem, candidate = moved[runner.index], runner.solved.candidate
-        replay = simulate(problem, candidate.actions)
-        assert replay.peak_bytes <= problem.capacity_bytes
-        assert math.isclose(replay.time_us, candidate.time_us)

@@ -198,7 +198,7 @@ def _looser(planned: Planned, settings: Settings) -> Planned | None:
     more_us = max(0.0, _missed_us(found, found.order) - as_it_is_us)
     if found.pins_us + more_us >= planned.pins_us:
         return None
-    return found if found.holds >= planned.holds and not found.over_bytes else None
+    return found if found.holds >= planned.holds and found.spare_bytes >= 0 else None
 
 
 def _missed_us(planned: Planned, order: Sequence[OpId]) -> float:

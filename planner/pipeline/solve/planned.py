@@ -74,12 +74,13 @@ class Planned:
         return self.needed_bytes <= self.room_bytes
 
     @property
-    def over_bytes(self) -> int:
-        """The bytes by which it exceeds the budget, without the arena's fragmentation; 0 within."""
-        over = self.timeline.peak_bytes - self.live_room_bytes
-        if not (self.holds or self.prepared.target.is_arena):
-            over = max(over, (self.needed_bytes or 0) - self.room_bytes)
-        return max(0, over)
+    def spare_bytes(self) -> int:
+        """The bytes of the budget that it leaves, without the arena's fragmentation; negative beyond."""
+        spare = self.live_room_bytes - self.timeline.peak_bytes
+        is_live = self.budget_of == "live" or self.prepared.target.is_arena
+        if is_live or self.needed_bytes is None:
+            return spare
+        return min(spare, self.room_bytes - self.needed_bytes)
 
     @property
     def is_ordered(self) -> bool:

@@ -52,6 +52,7 @@ class Means:
         keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.
         measured_us: times of nodes that a lever measured.
         rough, best: rough plans, and the fastest results of longer searches, by problem.
+        rooms: the capacities that pins left, by problem.
         unreached: orders, as problems, for which the last races had no time.
         until: the end of the time for further, longer searches; 0 if none follows.
     """
@@ -61,6 +62,7 @@ class Means:
     measured_us: dict[Any, float] = field(default_factory=dict)
     rough: dict[Problem, Solved] = field(default_factory=dict)
     best: dict[Problem, Solved] = field(default_factory=dict)
+    rooms: dict[Problem, int] = field(default_factory=dict)
     unreached: set[Problem] = field(default_factory=set)
     until: float = 0.0
 
@@ -129,6 +131,7 @@ def refined(planned: Planned, settings: Settings, means: Means) -> Planned:
         progress=means.progress,
         forms={base: whole},
         best=means.best,
+        rooms=means.rooms,
         raced={base: planned.searched},
         kept=None,
         patience=Patience(since=began, per_s=POLICY.worth_per_s),
@@ -227,6 +230,7 @@ def _search(
         progress=progress,
         forms=forms,
         best=means.best,
+        rooms=means.rooms,
         kept=kept,
         raced=_race(forms, deadline, means, patience),
         patience=patience,

@@ -54,6 +54,7 @@ class TrialSearch:
         kept: receives the best plan so far; None if the caller does not want it.
         raced: orders in which a plan may fit, each with the best result so far.
         best: the fastest results of all searches so far, by problem.
+        rooms: the capacities that pins left in searches so far, by problem.
         accepted: the best plan so far, lowered. `least` is the one with the least peak.
         lowered: base order of the plan lowered last.
         left: share of the time added by the race's plan that remains after a search.
@@ -73,6 +74,7 @@ class TrialSearch:
     forms: Mapping[BaseOrder, Formulation]
     raced: dict[BaseOrder, Solved | None]
     best: dict[Problem, Solved]
+    rooms: dict[Problem, int]
     kept: list[Planned] | None
     patience: Patience
     deadline: float
@@ -89,7 +91,8 @@ class TrialSearch:
     trials: Trials = field(init=False)
 
     def __post_init__(self) -> None:
-        self.trials = Trials(room=self.settings.budget_bytes)
+        rooms = (self.rooms.get(form.problem) for form in self.forms.values())
+        self.trials = Trials(room=min(filter(None, rooms), default=self.settings.budget_bytes))
 
     def solve_all(self) -> None:
         """Solve, lower and accept, in the orders of the race and at lower capacities.
@@ -115,6 +118,8 @@ class TrialSearch:
             has_plan = outcome is not None
             if outcome is not None:
                 trials.retry(trial, outcome, is_late=clock.now() > self.deadline)
+                if outcome.over_bytes:
+                    self.rooms[self.forms[trial.base].problem] = trials.room
             elif self.accepted is None:
                 trials.restore(trial.base)
         if self.is_cut:
@@ -248,11 +253,10 @@ class TrialSearch:
 
     def _start(self, base: BaseOrder, problem: Problem) -> Solved | None:
         """Return the start of a search: the fastest result, or the last one with more budget."""
-        raced = None
-        if problem.capacity_bytes == self.settings.budget_bytes:
-            raced = self.raced.get(base)
-        known = [solved for solved in (self.best.get(problem), raced) if solved is not None]
-        return min(known, key=figure, default=self.found.get(base))
+        raced, best = self.raced.get(base), self.best.get(problem)
+        if problem.capacity_bytes < self.settings.budget_bytes:
+            return best or self.found.get(base) or raced
+        return min(filter(None, (best, raced)), key=figure, default=self.found.get(base))
 
     def _note(self, problem: Problem, solved: Solved) -> None:
         """Keep a result if no earlier one is faster."""
@@ -318,8 +322,8 @@ class TrialSearch:
         planned = lowered_plan(
             self.prepared, settings, found.base, found.form, found.solved, tuple(self.forms)
         )
-        if over := planned.over_bytes:
-            # pins and whole pages take a few bytes
+        if planned.spare_bytes < 0:  # pins and whole pages take a few bytes
+            over = -planned.spare_bytes
             self._was_over(settings.budget_bytes + over)
             return self._outcome(candidate, over_bytes=over)
         if not planned.holds:
@@ -351,12 +355,19 @@ class TrialSearch:
         left_s, accepted = self.deadline - clock.now(), self.accepted
         if accepted is None or not accepted.holds:
             return
-        searched, problem = accepted.searched, accepted.formulation.problem
+        searched, form = accepted.searched, accepted.formulation
+        problem = form.problem
         gain_us = searched.found.time_us - searched.bound_us
         is_worth = self.patience.is_worth(gain_us, problem.base_duration_us)
         if left_s < 1 or searched.is_tight or not is_worth:
             return
         self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
+        capacity = problem.capacity_bytes
+        if not self.settings.overlap:  # pins and whole pages take the rest
+            capacity = min(capacity, searched.found.peak_bytes + accepted.spare_bytes)
+        if capacity < problem.capacity_bytes:
+            form = self._form(accepted.base, capacity)
+            problem = form.problem
         better = search_for(problem)(
             problem,
             self.settings.search(limit_within(problem, left_s), patience=self.patience),
@@ -365,8 +376,9 @@ class TrialSearch:
         )
         if better.candidate is not None:
             self._note(problem, better)
-            self._weigh(_Found(accepted.base, accepted.formulation, better))
-        if self.accepted is accepted and better.bound_us > searched.bound_us:
+            self._weigh(_Found(accepted.base, form, better))
+        is_same = self.accepted is accepted and form is accepted.formulation
+        if is_same and better.bound_us > searched.bound_us:
             proved = replace(searched, bound_us=better.bound_us, bound_class=better.bound_class)
             solved = proved if accepted.solved is searched else accepted.solved
             self.accepted = replace(accepted, searched=proved, solved=solved)
