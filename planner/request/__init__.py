@@ -146,7 +146,7 @@ class Limits:
         _limit(
             "--reproducible",
             "Make the same plan and file on any machine, however busy: predict operation times, "
-            "and count work instead of seconds for --time-limit.",
+            "and let the search take more seconds than --time-limit if the machine is slow.",
             commands=(*WITH_COPIES, "fit"),
         ),
     ] = False
