@@ -8,10 +8,6 @@ meets the bound if all tensors may be copied; the least budget is then known. Wi
 search first tries programs over instants and evictions at capacities between the bound and the best
 plan so far, then evictions with blurred scores.
 
-Without copies the bound is that of `planner.bound.unmaking`: it also counts that an operation's
-inputs have to be made, one after the other. It follows only some of the ways to do so, and one
-operation's inputs at a time, and may therefore still be too low.
-
 Over all orders, `planner.order.lists.min_peak_order` finds the order with the lowest bound.
 """
 
@@ -25,7 +21,6 @@ import numpy as np
 
 from planner import clock
 from planner.bound.instants import min_peak_bound
-from planner.bound.unmaking import unmaking_bound
 from planner.plan.candidate import Candidate
 from planner.plan.problem import Problem
 from planner.search.engine import run_engine
@@ -44,8 +39,6 @@ class LeastPeakPolicy:
     """All parameters of the search for the least peak.
 
     Attributes:
-        sets_per_s, max_sets: sets that the bound without copies visits, per second of the time
-            limit and at most: some hundredths of the time. More raise it little, and take memory.
         bound_share: share of the time for a plan that meets the bound by eviction.
         lp_share, eviction_share: shares of the time left for capacities tried by the LP, and by
             eviction; the rest is for eviction with blurred scores.
@@ -59,8 +52,6 @@ class LeastPeakPolicy:
         min_s: seconds at least for a search in one order.
     """
 
-    sets_per_s: int = 5_000
-    max_sets: int = 50_000
     bound_share: float = 0.1
     lp_share: float = 0.4
     eviction_share: float = 0.3
@@ -94,8 +85,7 @@ def min_peak(
         start: a known plan.
     """
     deadline = clock.now() + time_limit_s
-    max_sets = min(LEAST_PEAK.max_sets, int(LEAST_PEAK.sets_per_s * time_limit_s))
-    low, _ = unmaking_bound(problem, max_sets=max_sets)
+    low, _ = min_peak_bound(problem)
     search = _CapacitySearch(problem, deadline)
     if start is not None:
         search.take(start)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from planner import clock
-from planner.bound.unmaking import unmaking_bound
+from planner.bound.instants import min_peak_bound
 from planner.plan.problem import Problem
 from planner.plan.solved import Solved
 from planner.portfolio.table import POLICY, Policy
@@ -52,9 +52,7 @@ def solve(
     if state.evaluator.fits(base):
         state.offer(base, "order")
         return solved_of(state)
-    max_sets = policy.unmaking_sets if settings.thorough else 0
-    bound, _ = unmaking_bound(problem, max_sets=max_sets, capacity_bytes=problem.capacity_bytes)
-    state.is_impossible = bound > problem.capacity_bytes
+    state.is_impossible = min_peak_bound(problem)[0] > problem.capacity_bytes
     for known in (start, larger):
         if known is not None:
             _resume(state, known)

@@ -132,8 +132,6 @@ class PortfolioNumbers:
         near_s, near_share: time that a search continues once its plan is within 0.1% of its bound:
             seconds, or share of the time limit, whichever is more.
         late_s: seconds at least for a turn that runs although time is out.
-        unmaking_sets: sets to examine for a proof that nothing fits without copies: a tenth of a
-            second in a graph of 1,000 operations. Short searches examine none.
     """
 
     max_serial_ops: int = 5_000
@@ -143,7 +141,6 @@ class PortfolioNumbers:
     near_s: float = 10.0
     near_share: float = 0.1
     late_s: float = 1.0
-    unmaking_sets: int = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ def run(
 def _planner(
     problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
 ) -> Row:
-    from planner.bound.unmaking import unmaking_bound
+    from planner.bound.instants import min_peak_bound
     from planner.portfolio.frontier import solve_orders
     from planner.search.state import SearchSettings
 
@@ -112,7 +112,7 @@ def _planner(
     }
     if solved.is_impossible:
         row["impossible"] = True
-        row["least_bound_bytes"] = min(unmaking_bound(p)[0] for p in problems)
+        row["least_bound_bytes"] = min(min_peak_bound(p)[0] for p in problems)
     if solved.candidate is None:
         return row
     return row | judged(

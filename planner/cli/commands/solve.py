@@ -203,10 +203,10 @@ def _infeasible(problem: Problem, solved: Solved, time_limit_s: float) -> Infeas
     A search that a proof ended has not looked for the least peak: it is searched for here, in part of the
     time left.
     """
-    from planner.bound.unmaking import unmaking_bound
+    from planner.bound.instants import min_peak_bound
     from planner.portfolio.min_peak import min_peak
 
-    bound, _ = unmaking_bound(problem)
+    bound, _ = min_peak_bound(problem)
     least = solved.least
     if solved.is_impossible:
         left_s = max(0.0, min(_LEAST_S, time_limit_s - solved.solve_s))
