@@ -145,6 +145,5 @@ PLANNER_EXPORT const char* planner_native_why_no_compiler() {
 // while none is under way; returns how many.
 PLANNER_EXPORT int64_t planner_native_drain(int64_t here) {
   if (is_forked()) return 0;
-  auto thread = std::this_thread::get_id();
-  return abandon([&](const Swap& swap) { return !here || swap.run.thread == thread; });
+  return abandon([&](const Swap& swap) { return !here || swap.run.is_here(); });
 }

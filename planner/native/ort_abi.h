@@ -71,6 +71,7 @@ constexpr int kSequence = 2, kLogWarning = 2;
   X(ReleaseTypeInfo, 98, void, (TypeInfo*))                                                    \
   X(ReleaseTensorTypeAndShapeInfo, 99, void, (TypeAndShape*))                                  \
   X(AddSessionConfigEntry, 130, Status*, (SessionOptions*, const char*, const char*))          \
+  X(ReleaseAllocator, 132, void, (Allocator*))                                                 \
   X(RegisterAllocator, 176, Status*, (Env*, Allocator*))                                       \
   X(KernelContext_GetGPUComputeStream, 193, Status*, (const KernelContext*, void**))           \
   X(HasSessionConfigEntry, 237, Status*, (const SessionOptions*, const char*, int*))           \
@@ -86,7 +87,8 @@ constexpr int kSequence = 2, kLogWarning = 2;
   X(SetSymbolicDimensions, 271, Status*, (TypeAndShape*, const char**, size_t))                \
   X(ReadOpAttr, 272, Status*, (const Attribute*, int, void*, size_t, size_t*))                 \
   X(KernelContext_ParallelFor, 274, Status*,                                                   \
-    (const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*))
+    (const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*))                    \
+  X(KernelInfoGetAllocator, 278, Status*, (const KernelInfo*, int, Allocator**))
 
 // The functions above, read from the table that ONNX Runtime gives.
 struct Functions {

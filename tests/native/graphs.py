@@ -184,13 +184,15 @@ def store_feeds(layers: int = 4, rows: int = 64) -> Feeds:
     return {f"w{i}": draw.standard_normal(shape, dtype=np.float32) / 8 for i in range(layers)}
 
 
-def failing_chain(layers: int = 8, rows: int = 96, ahead: int = 2) -> onnx.ModelProto:
-    """A chain that fails in its backward pass, while copies are under way, if `size` has other than
-    rows x rows elements."""
+def failing_chain(
+    layers: int = 8, rows: int = 96, ahead: int = 2, node: str = "B5"
+) -> onnx.ModelProto:
+    """A chain that fails behind a node, in its backward pass while copies are under way, if `size` has
+    other than rows x rows elements."""
     nodes = chain_nodes(layers, rows, ahead)
-    at = next(i for i, node in enumerate(nodes) if node.name == f"B{layers - 3}")
+    at = next(i for i, each in enumerate(nodes) if each.name == node)
+    reshape = helper.make_node("Reshape", ["raw", "size"], [*nodes[at].output], "MAYFAIL")
     nodes[at].output[0] = "raw"
-    reshape = helper.make_node("Reshape", ["raw", "size"], [f"b{layers - 3}"], "MAYFAIL")
     shape = [rows, rows]
     inputs = {"x": shape, "w": shape, "size": [2]}
     return model_of([*nodes[: at + 1], reshape, *nodes[at + 1 :]], inputs, {"b0": shape})

@@ -129,6 +129,27 @@ def test_a_session_that_closes_while_copies_run_waits_for_them():
     assert after.live_slots == after.slots == after.slot_bytes == 0
 
 
+EARLY = """
+import sys
+from tests.native.graphs import chain_feeds, failing_chain, session, sized
+from tests.native.test_faults import fail
+pool = {"planner.pool_bytes": "4194304"} if "pool" in sys.argv[1] else {}
+entries = {"planner.link_mbps": "2"} | pool
+failing = session(failing_chain(ahead=6, node="F4"), entries=entries)
+fail(failing, chain_feeds())
+if sys.argv[1] == "another pool":
+    other = session(failing_chain(), entries=entries)
+del failing
+print("closed")
+"""
+
+
+@pytest.mark.parametrize("memory", ["arena", "pool", "another pool"])
+def test_memory_that_a_failed_run_was_copied_from_stays_until_it_is(memory: str):
+    """What is copied out lies in the buffer of the tensor before it, which no reference keeps."""
+    assert child(EARLY, memory).split() == ["closed"]
+
+
 FORK = """
 import os, signal, sys
 from tests.native.graphs import bits, chain, chain_feeds, plain, session
@@ -220,6 +241,43 @@ assert swapped.run(None, feeds)[0] == -count
 def test_no_memory_for_a_slot_is_an_error_of_that_swap_and_the_next_run_is_right():
     said = child(SHORT)
     assert "SwapOut:t" in said and f"no memory for a host slot of {64 << 20} bytes" in said
+
+
+NO_THREAD = """
+import resource
+from planner.native import counts
+from tests.native.graphs import bits, chain, chain_feeds, plain, session
+wanted = bits(plain(chain(swaps=False)), chain_feeds())
+swapped = session(chain(), entries={"planner.pool_bytes": str(1 << 20)})
+taken = int(open("/proc/self/statm").read().split()[0]) * 4096
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (taken + (1 << 20), hard))  # no room for a thread's stack
+try:
+    swapped.run(None, chain_feeds())
+except Exception as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+assert counts().live_slots == 0, counts()
+assert bits(swapped, chain_feeds()) == wanted
+"""
+
+
+def test_no_thread_to_copy_with_is_an_error_of_that_swap_and_the_next_run_is_right():
+    assert "SwapOut:t0" in child(NO_THREAD)
+
+
+def test_what_a_failed_run_left_on_a_thread_that_is_gone_ends_with_the_next_run_on_any():
+    reference, swapped = plain(chain(swaps=False)), session(failing_chain(), entries=SLOW)
+    feeds = chain_feeds()
+    for _ in range(3):
+        thread = threading.Thread(target=fail, args=(swapped, feeds))
+        thread.start()
+        thread.join()  # of Python's part: the system's ends a little later
+        assert counts().live_slots > 0
+        until = time.monotonic() + 10
+        while counts().live_slots and time.monotonic() < until:
+            assert bits(swapped, sized(feeds)) == bits(reference, feeds)
+        assert counts().live_slots == 0
 
 
 def test_a_file_that_does_not_keep_the_protocol_is_refused():

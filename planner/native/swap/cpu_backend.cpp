@@ -114,15 +114,15 @@ class Cpu : public Backend {
       slot.sum = checksum(x, slot.bytes);
       if (slot.lent) std::memset(slot.lent, kCanary, slot.bytes);
     }
-    begin(slot, slot.out_done);
-    out_worker().post([this, &slot, x, pages = slot.has_pages, since = Clock::now()] {
+    auto job = [this, &slot, x, pages = slot.has_pages, since = Clock::now()] {
       end(slot, slot.out_done, since, [&](size_t at, size_t bytes) {
         auto from = static_cast<const char*>(x) + at;
         if (!slot.lent) return store_->write(slot, at, from, bytes, pages);
         void* to = place(slot, slot.lent, at, bytes);
         std::memcpy(to, from, bytes);
       });
-    });
+    };
+    begin(out_worker(), slot, slot.out_done, job);
   }
   void end_out(void*, Slot& slot, const void* x) override {
     wait(slot, slot.out_done);
@@ -141,14 +141,14 @@ class Cpu : public Backend {
       if (slot.lent) slot.sum = checksum(slot.lent, slot.bytes);
       std::memset(y, kCanary, slot.bytes);
     }
-    begin(slot, slot.in_done);
-    in_worker().post([this, &slot, y, pages = slot.has_pages, since = Clock::now()] {
+    auto job = [this, &slot, y, pages = slot.has_pages, since = Clock::now()] {
       end(slot, slot.in_done, since, [&](size_t at, size_t bytes) {
         void* to = place(slot, y, at, bytes);
         if (slot.lent) std::memcpy(to, static_cast<const char*>(slot.lent) + at, bytes);
         else store_->read(slot, at, to, bytes, pages);
       });
-    });
+    };
+    begin(in_worker(), slot, slot.in_done, job);
   }
   void end_in(void*, Slot& slot, const void* y) override {
     wait(slot, slot.in_done);
@@ -174,10 +174,20 @@ class Cpu : public Backend {
             "a buffer was used while it was copied into");
     return to;
   }
-  static void begin(Slot& slot, bool& done) {
-    std::lock_guard<std::mutex> lock(slot.mutex);
-    done = false;
-    slot.failure.clear();
+  // A copy that no worker has is under way for nobody: it would be waited for without end.
+  static void begin(Worker& worker, Slot& slot, bool& done, std::function<void()> job) {
+    auto set = [&](bool to) {
+      std::lock_guard<std::mutex> lock(slot.mutex);
+      done = to;
+      slot.failure.clear();
+    };
+    set(false);
+    try {
+      worker.post(std::move(job));
+    } catch (...) {
+      set(true);
+      throw;
+    }
   }
   // A worker's part of a copy: what goes wrong in it is an error of the operator that waits.
   template <typename Copy>

@@ -29,14 +29,23 @@ class Cuda : public Backend {
            "no page-locked memory for a host slot of " + std::to_string(slot.capacity) + " bytes");
       counts.slot_bytes += slot.capacity;
     }
-    for (void*& event : slot.event)
-      d_.check(d_.event_create(&event, cuda::kNoTiming), "cuEventCreate");
+    try {
+      for (void*& event : slot.event)
+        d_.check(d_.event_create(&event, cuda::kNoTiming), "cuEventCreate");
+    } catch (...) {
+      close(slot);
+      throw;
+    }
   }
   void close(Slot& slot) override {
     within(slot, [&] {
-      for (void* event : slot.event) d_.event_destroy(event);
+      for (void*& event : slot.event) {
+        if (event) d_.event_destroy(event);
+        event = nullptr;
+      }
       if (slot.host) d_.host_free(slot.host);
     });
+    slot.host = nullptr;  // open() may try again
     counts.slot_bytes -= slot.capacity;
   }
 

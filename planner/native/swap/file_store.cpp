@@ -78,7 +78,10 @@ class FileStore : public Store {
     counts.file_bytes -= pages_ * kSlotPageBytes;
     file_ = -1, pages_ = 0, free_ = FreeSpans(0);
   }
-  void reserve(size_t bytes) override { grow(in_slot_pages(bytes) / kSlotPageBytes); }
+  void reserve(size_t bytes) override {
+    size_t pages = bytes / kSlotPageBytes;
+    if (pages > pages_) grow(pages - pages_);
+  }
 
   void open(Slot& slot) override {
     size_t pages = slot.capacity / kSlotPageBytes;

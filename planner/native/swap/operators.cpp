@@ -207,6 +207,8 @@ const std::vector<Row>& rows() {
   return *all;
 }
 
+bool is_first(const Row& row) { return &row == &rows().front(); }  // a session has one of these
+
 struct Op : ort::CustomOp {
   const Row* row;
   const Settings* settings;
@@ -217,6 +219,9 @@ const Op& of(const ort::CustomOp* op) { return *static_cast<const Op*>(op); }
 struct Instance {
   const Row& row;
   Kernel kernel;
+  // Keeps the session's memory until its copies are done: x may lie in an earlier tensor's buffer,
+  // which no Hold keeps. SwapBegin's alone.
+  ort::Allocator* memory = nullptr;
 };
 
 template <typename Work>
@@ -262,9 +267,11 @@ ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelI
     must(!of(op).cuda || is_plain(settings),
          "planner.check_swaps, planner.link_... and planner.disk_... are for the CPU alone");
     Tier& tier = settings.disk ? *settings.disk : tier_of(of(op).cuda);
-    bool is_first = &row == &rows().front();  // a session has one of these
-    tier.slots.join(is_first ? size_t(settings.disk_bytes) : 0);
-    *made = new Instance{row, Kernel{tier, settings, of(op).cuda, dims}};
+    tier.slots.join(is_first(row) ? size_t(settings.disk_bytes) : 0);
+    auto instance = new Instance{row, Kernel{tier, settings, of(op).cuda, dims}};
+    *made = instance;
+    if (is_first(row))
+      succeed(api->KernelInfoGetAllocator(info, ort::kMemoryDefault, &instance->memory));
   });
 }
 
@@ -277,7 +284,11 @@ void destroy(void* instance) {
   if (is_forked()) return;
   auto self = static_cast<Instance*>(instance);
   forget_session(&self->kernel);  // sessions that close while copies run wait for them
-  self->kernel.tier.slots.leave();
+  Slots& slots = self->kernel.tier.slots;
+  if (is_first(self->row))
+    slots.end_session(&self->kernel, size_t(self->kernel.settings.disk_bytes));
+  slots.leave();
+  if (self->memory) api->ReleaseAllocator(self->memory);
   delete self;
 }
 
@@ -289,7 +300,7 @@ size_t alias_first(int** in, int** out) {
 
 // Each session that is created asks for the names of its operators, before it takes its allocators.
 const char* name_of(const ort::CustomOp* op) {
-  if (of(op).settings->pool && of(op).row == &rows().front()) serve_next(of(op).settings->pool);
+  if (of(op).settings->pool && is_first(*of(op).row)) serve_next(of(op).settings->pool);
   return of(op).row->name;
 }
 

@@ -1,8 +1,10 @@
 #include "swap/slots.h"
 
+#include <algorithm>
+
 namespace planner {
 
-Slot& Slots::take(size_t bytes) {
+Slot& Slots::take(size_t bytes, const void* session) {
   std::lock_guard<std::mutex> lock(mutex_);
   bytes = in_slot_pages(bytes);
   std::unique_ptr<Slot> slot;
@@ -23,6 +25,7 @@ Slot& Slots::take(size_t bytes) {
   }
   counts.live_slots++;
   Slot& found = *slot;
+  found.session = session;
   taken_[&found] = std::move(slot);
   return found;
 }
@@ -39,13 +42,21 @@ void Slots::give(Slot& slot) {
 void Slots::join(size_t reserved_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!users_) backend_.start();
+  size_t all = reserved_ + in_slot_pages(reserved_bytes);
   try {
-    backend_.reserve(reserved_bytes);
+    backend_.reserve(all);
   } catch (const std::exception&) {
     if (!users_) backend_.stop();
     throw;
   }
+  reserved_ = all;
   users_++;
+}
+
+void Slots::end_session(const void* session, size_t reserved_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  reserved_ -= in_slot_pages(reserved_bytes);
+  drop_free(session);
 }
 
 void Slots::leave() {
@@ -55,14 +66,18 @@ void Slots::leave() {
   backend_.stop();
 }
 
-void Slots::drop_free() {
-  for (auto& [capacity, slots] : free_)
-    for (auto& slot : slots) {
-      backend_.settle(*slot);
-      backend_.close(*slot);
+void Slots::drop_free(const void* session) {
+  for (auto& [capacity, slots] : free_) {
+    auto first = std::partition(slots.begin(), slots.end(), [&](auto& slot) {
+      return session && slot->session != session;
+    });
+    for (auto at = first; at != slots.end(); ++at) {
+      backend_.settle(**at);
+      backend_.close(**at);
       counts.slots--;
     }
-  free_.clear();
+    slots.erase(first, slots.end());
+  }
 }
 
 }  // namespace planner

@@ -28,6 +28,7 @@ struct Slot {
   int type = ort::kUndefined;  // and its element type and dims
   std::vector<int64_t> dims;
   const Settings* settings = nullptr;
+  const void* session = nullptr;  // that took it last
   uint64_t sum = 0;  // planner.check_swaps: the checksum of what was swapped out
 
   std::mutex mutex;  // CPU: guards the three below
@@ -50,7 +51,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual void start() {}          // before the first kernel that uses it
   virtual void stop() {}           // after the last one
-  virtual void reserve(size_t) {}  // so many bytes of slots will be asked for
+  virtual void reserve(size_t) {}  // so many bytes of slots will be asked for, by all sessions
   virtual void open(Slot& slot) = 0;  // finds room for slot.capacity bytes, or throws
   virtual void close(Slot& slot) = 0;
   virtual void begin_out(void* stream, Slot& slot, const void* x) = 0;
@@ -66,22 +67,24 @@ std::unique_ptr<Backend> disk_backend(const std::string& folder);  // the CPU's:
 Backend& cuda_backend();  // throws where there is no driver
 bool has_cuda_driver();
 
-// Slots of one backend, kept by size, and freed with the last kernel that uses the backend.
+// Slots of one backend, kept by size, and freed with the session that took them last.
 class Slots {
  public:
   explicit Slots(Backend& backend) : backend_(backend) {}
-  Slot& take(size_t bytes);
+  Slot& take(size_t bytes, const void* session = nullptr);
   void give(Slot& slot);
-  void join(size_t reserved_bytes = 0);  // a kernel that may take slots
+  void join(size_t reserved_bytes = 0);  // a kernel that may take slots; bytes for its session
   void leave();                          // and its end
+  void end_session(const void* session, size_t reserved_bytes);
 
  private:
-  void drop_free();
+  void drop_free(const void* session = nullptr);  // those that it took last; null: all
   Backend& backend_;
   std::mutex mutex_;
   std::map<size_t, std::vector<std::unique_ptr<Slot>>> free_;  // by capacity
   std::map<Slot*, std::unique_ptr<Slot>> taken_;
   int64_t users_ = 0;
+  size_t reserved_ = 0;  // bytes
 };
 
 }  // namespace planner

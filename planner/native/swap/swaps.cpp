@@ -41,12 +41,11 @@ Tier& tier_in(const std::string& folder) {
 }
 
 int64_t begin_run(const void* session, const void* r) {
-  Run run{session, std::this_thread::get_id()};
-  int64_t left = abandon([&](const Swap& swap) {
-    return swap.run.session == session && swap.run.thread == run.thread;
-  });
+  auto is_left = [&](const Swap& swap) { return swap.run.session == session; };
+  abandon([&](const Swap& swap) { return is_left(swap) && swap.run.thread.expired(); });
+  int64_t left = abandon([&](const Swap& swap) { return is_left(swap) && swap.run.is_here(); });
   std::lock_guard<std::mutex> lock(registry().mutex);
-  registry().runs[r] = run;
+  registry().runs[r] = {session, this_thread()};
   return left;
 }
 
@@ -73,6 +72,11 @@ std::unique_ptr<Swap> take_swap(const void* key, const char* reader) {
   auto swap = std::move(at->second);
   registry().swaps.erase(at);
   return swap;
+}
+
+void wait_for_copies() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [key, swap] : registry().swaps) swap->tier.backend.settle(swap->slot);
 }
 
 int64_t abandon(const std::function<bool(const Swap&)>& is) {

@@ -3,7 +3,7 @@
 
 #include <functional>
 #include <memory>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "swap/slots.h"
@@ -45,14 +45,23 @@ class Hold {
   ort::Value* sequence_ = nullptr;
 };
 
+// Names this thread for as long as it lives. Its id would be another's later.
+inline const std::shared_ptr<char>& this_thread() {
+  static thread_local auto name = std::make_shared<char>();
+  return name;
+}
+
 struct Run {
   const void* session = nullptr;  // its SwapBegin's kernel
-  std::thread::id thread;
+  std::weak_ptr<char> thread;
+
+  bool is_here() const { return thread.lock() == this_thread(); }
 };
 
 // One swap. Where it goes before it is finished, its copies are waited for first.
 struct Swap {
-  Swap(Tier& of, size_t capacity, Run by) : tier(of), slot(of.slots.take(capacity)), run(by) {}
+  Swap(Tier& of, size_t capacity, Run by)
+      : tier(of), slot(of.slots.take(capacity, by.session)), run(std::move(by)) {}
   ~Swap() {
     if (!finished) tier.backend.settle(slot);
     tier.slots.give(slot);
@@ -67,13 +76,16 @@ struct Swap {
 };
 
 // Begins a run that the address `r` names; returns how many swaps an earlier run of this session on
-// this thread left: it failed half-way. They are ended.
+// this thread left: it failed half-way. They are ended, and those on threads that are gone.
 int64_t begin_run(const void* session, const void* r);
 Run run_of(const void* r);  // throws where no SwapBegin made r
 
 void name_swap(const void* key, std::unique_ptr<Swap> swap);
 std::unique_ptr<Swap> take_swap(const void* key,
                                 const char* reader);  // throws where the key names none
+
+// Waits for all copies that are under way now.
+void wait_for_copies();
 
 // Waits for the copies of the swaps that `is` picks, and forgets these swaps; returns how many.
 int64_t abandon(const std::function<bool(const Swap&)>& is);
