@@ -158,8 +158,9 @@ def restart_pool_peaks(*, device: bool = False) -> None:
 def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str, str]:
     """Return options of the CUDA provider that take its memory from a pool of `pool_bytes` bytes.
 
-    The device rounds the page up to its granularity. ONNX Runtime's arena, `gpu_mem_limit` and
-    `has_user_compute_stream` are unused with these options. They have not run on a GPU yet.
+    The process has one such pool, for all sessions with such options. The device rounds the page up to
+    its granularity. ONNX Runtime's arena, `gpu_mem_limit` and `has_user_compute_stream` are unused with
+    these options. They have not run on a GPU yet.
 
     Raises:
         UsageError: this process has a device pool of another size that is in use.

@@ -2,7 +2,9 @@
 // planner/native/__init__.py.
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <mutex>
@@ -70,7 +72,8 @@ void register_all(ort::SessionOptions* options) {
   settings.link_mbps = number(options, "planner.link_mbps", 0);
   settings.link_jitter_us = number(options, "planner.link_jitter_us", 0);
   auto pool_bytes = size_t(number(options, "planner.pool_bytes", 0));
-  auto page_bytes = size_t(number(options, "planner.page_bytes", 4096));
+  int64_t page = std::max<int64_t>(4096, sysconf(_SC_PAGESIZE));
+  auto page_bytes = size_t(number(options, "planner.page_bytes", page));
   auto spill_bytes = size_t(number(options, "planner.spill_bytes", 0));
   std::string folder = entry(options, "planner.disk_folder");
   settings.disk_bytes = number(options, "planner.disk_bytes", 0);

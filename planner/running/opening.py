@@ -68,17 +68,18 @@ class Wanted:
 class Opener:
     """Opens sessions, one at a time.
 
-    The script's own options object is changed only while its session is created, and an arena is
-    registered for the whole process.
+    The script's own options object is changed only while its session is created, and an arena or a
+    pool is registered for the whole process.
 
     Args:
         wanted: the options of `planner run`.
         say: prints a line.
     """
 
+    _lock = threading.RLock()  # of all openers: each `planner.open_session` makes one
+
     def __init__(self, wanted: Wanted, say: Callable[[str], None]) -> None:
         self._wanted, self._say = wanted, say
-        self._lock = threading.RLock()
         self._ours: WeakSet[Any] = WeakSet()  # options that use an arena of planner's
 
     @contextmanager

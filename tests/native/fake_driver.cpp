@@ -1,12 +1,14 @@
 // A stand-in for libcuda.so.1 on the CPU. A stream is a thread with a queue; the null stream is the
 // calling thread, on which recording takes effect at once and waiting blocks. Every copy is late by
-// a random while and slow, so that a wait that is missing shows. Device memory is host memory. A
+// a random while and slow, so that a wait that is missing shows. With FAKE_DRIVER_NO_WAIT, nobody
+// waits for the device. FAKE_DRIVER_EVENTS says how many there can be. Device memory is host memory. A
 // module is what the fake NVRTC made, or an image of the real one, which is looked at and not run.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -14,6 +16,8 @@
 #include <deque>
 #include <fstream>
 #include <functional>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -27,10 +31,15 @@ constexpr size_t kGranularity = 4096;
 constexpr unsigned kLateUs = 300;
 using Address = unsigned long long;
 
-struct Event {
+struct Mark {  // one record of an event: what waits for it does not wait for later ones
   std::mutex mutex;
   std::condition_variable turned;
-  long recorded = 0, reached = 0;
+  bool reached = false;
+};
+
+struct Event {
+  std::mutex mutex;
+  std::shared_ptr<Mark> last;
 };
 
 class Stream {
@@ -58,6 +67,9 @@ class Stream {
   std::condition_variable there_;
   std::deque<std::function<void()>> jobs_;
 };
+
+std::mutex streams_mutex;
+std::vector<Stream*> streams;
 
 int on(void* stream, std::function<void()> job) {
   if (stream) static_cast<Stream*>(stream)->post(std::move(job));
@@ -96,29 +108,39 @@ off_t memory_end = 0;
 
 extern "C" {
 
-int cuStreamCreate(void** stream, unsigned) { return *stream = new Stream, kGood; }
-int cuEventCreate(void** event, unsigned) { return *event = new Event, kGood; }
+int cuStreamCreate(void** stream, unsigned) {
+  std::lock_guard<std::mutex> lock(streams_mutex);
+  streams.push_back(new Stream);
+  return *stream = streams.back(), kGood;
+}
+int cuEventCreate(void** event, unsigned) {
+  static std::atomic<int> left{number("FAKE_DRIVER_EVENTS", 1 << 30)};
+  if (left-- <= 0) return kOutOfMemory;
+  return *event = new Event, kGood;
+}
 int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), kGood; }
 
 int cuEventRecord(void* event, void* stream) {
   auto it = static_cast<Event*>(event);
+  auto mark = std::make_shared<Mark>();
   std::unique_lock<std::mutex> lock(it->mutex);
-  long mine = ++it->recorded;
+  it->last = mark;
   lock.unlock();
-  return on(stream, [=] {
-    std::lock_guard<std::mutex> lock(it->mutex);
-    it->reached = std::max(it->reached, mine);
-    it->turned.notify_all();
+  return on(stream, [mark] {
+    std::lock_guard<std::mutex> lock(mark->mutex);
+    mark->reached = true;
+    mark->turned.notify_all();
   });
 }
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   auto it = static_cast<Event*>(event);
   std::unique_lock<std::mutex> lock(it->mutex);
-  long wanted = it->recorded;
+  auto mark = it->last;
   lock.unlock();
-  return on(stream, [=] {
-    std::unique_lock<std::mutex> lock(it->mutex);
-    it->turned.wait(lock, [=] { return it->reached >= wanted; });
+  if (!mark) return kGood;  // never recorded
+  return on(stream, [mark] {
+    std::unique_lock<std::mutex> lock(mark->mutex);
+    mark->turned.wait(lock, [&] { return mark->reached; });
   });
 }
 int cuEventSynchronize(void* event) { return cuStreamWaitEvent(nullptr, event, 0); }
@@ -145,7 +167,18 @@ int cuCtxGetCurrent(void** context) { return *context = at(1), kGood; }
 int cuCtxPushCurrent_v2(void* context) { return context == at(1) ? kGood : kInvalid; }
 int cuCtxPopCurrent_v2(void** context) { return *context = at(1), kGood; }
 int cuCtxGetDevice(int* device) { return *device = 0, kGood; }
-int cuCtxSynchronize() { return kGood; }
+int cuCtxSynchronize() {
+  if (number("FAKE_DRIVER_NO_WAIT", 0)) return kGood;
+  std::unique_lock<std::mutex> lock(streams_mutex);
+  auto all = streams;
+  lock.unlock();
+  for (Stream* stream : all) {
+    auto done = std::make_shared<std::promise<void>>();
+    stream->post([done] { done->set_value(); });
+    done->get_future().wait();
+  }
+  return kGood;
+}
 int cuGetErrorString(int, const char** text) {
   return *text = "an error of the fake driver", kGood;
 }

@@ -19,10 +19,11 @@ int main(int, char** arguments) {
     size_t bytes;
   };
   std::vector<Buffer> all;
+  std::string why;
   char sign = 0;
   for (size_t number = 0; std::scanf(" %c%zu", &sign, &number) == 2;) {
     if (sign == '+') {
-      auto at = static_cast<unsigned char*>(pool.get(number));
+      auto at = static_cast<unsigned char*>(pool.get(number, why));
       if (!at || size_t(at) % (device ? 256 : 64)) return std::puts("no place"), 1;
       std::memset(at, int(all.size() % 251), number);
       all.push_back({at, number});

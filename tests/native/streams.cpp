@@ -1,13 +1,16 @@
 // Random programs as ONNX Runtime issues them on a GPU: operations and copies are issued and not
 // waited for, and a buffer is freed as soon as its last reader is issued, for the next to take.
 // Buffers come from the device's pool. Each tensor is filled with a number of its own, which every
-// reader checks when it runs. Compiled together with the library's sources and the fake driver.
+// reader checks when it runs. Two sessions on threads have a stream each, and share the pool.
+// Compiled together with the library's sources and the fake driver.
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,6 +20,10 @@
 
 extern "C" int fake_launch(void* stream, void (*kernel)(void*), void* argument);
 extern "C" int cuStreamCreate(void** stream, unsigned flags);
+extern "C" int64_t planner_native_device_pool(int64_t pool_bytes, int64_t page_bytes);
+extern "C" void* planner_native_device_alloc(size_t bytes);
+extern "C" void planner_native_device_free(void* at);
+extern "C" int64_t planner_native_pool(int64_t place, int64_t* to, int64_t room);
 
 namespace {
 
@@ -55,10 +62,25 @@ struct Tensor {
   uint64_t* stored = nullptr;  // never freed: where a wait is left out, a copy may still write it
 };
 
+struct Memory {  // where buffers come from
+  std::function<void*(size_t)> get;
+  std::function<void(void*)> put;
+};
+
+Memory memory_of(planner::Pool& pool) {
+  auto get = [&pool](size_t bytes) {
+    std::string why;
+    void* at = pool.get(bytes, why);
+    if (!at) std::printf("the pool is too small: %s\n", why.c_str()), std::exit(2);
+    return at;
+  };
+  return {get, [&pool](void* at) { pool.put(at); }};
+}
+
 class Program {
  public:
-  Program(planner::Backend& backend, planner::Slots& slots, planner::Pool& pool, void* stream)
-      : backend_(backend), slots_(slots), pool_(pool), stream_(stream) {}
+  Program(planner::Backend& backend, planner::Slots& slots, const Memory& memory, void* stream)
+      : backend_(backend), slots_(slots), memory_(memory), stream_(stream) {}
 
   long play(unsigned seed) {
     std::minstd_rand random(seed);
@@ -79,11 +101,7 @@ class Program {
   }
 
  private:
-  uint64_t* allocate(size_t words) {
-    auto at = static_cast<uint64_t*>(pool_.get(words * 8));
-    if (!at) std::printf("the pool is too small: %s\n", pool_.last_refusal().c_str()), std::exit(2);
-    return at;
-  }
+  uint64_t* allocate(size_t words) { return static_cast<uint64_t*>(memory_.get(words * 8)); }
   void issue(const Tensor& tensor, bool writes, long us) {
     fake_launch(stream_, run, new Work{tensor.buffer, tensor.words, tensor.number, writes, us});
   }
@@ -94,7 +112,7 @@ class Program {
   }
   void retire(size_t which) {
     issue(live_[which], false, 0);
-    pool_.put(live_[which].buffer);
+    memory_.put(live_[which].buffer);
     words_ -= live_[which].words;
     live_[which] = live_.back();
     live_.pop_back();
@@ -121,7 +139,7 @@ class Program {
         return;
       case kLeaving:
         backend_.end_out(stream_, *tensor.slot, tensor.buffer);
-        pool_.put(tensor.buffer);
+        memory_.put(tensor.buffer);
         tensor.state = kGone;
         return;
       case kGone:
@@ -139,7 +157,7 @@ class Program {
   const planner::Settings settings_{nullptr, true, 400, 200};  // check, link_mbps, link_jitter_us
   planner::Backend& backend_;
   planner::Slots& slots_;
-  planner::Pool& pool_;
+  const Memory& memory_;
   void* stream_;
   std::vector<Tensor> live_;
   uint64_t next_ = 1;
@@ -149,28 +167,43 @@ class Program {
 
 }  // namespace
 
-int main(int, char** arguments) {  // programs, cpu or cuda or disk, folder of the file
-  bool disk = arguments[2] == std::string("disk"), cpu = disk || arguments[2] == std::string("cpu");
+int main(int, char** arguments) {  // programs, cpu or disk or cuda or threads, folder of the file
+  const std::string kind = arguments[2];
+  const int programs = std::atoi(arguments[1]), sessions = kind == "threads" ? 2 : 1;
+  const bool cpu = kind == "cpu" || kind == "disk";
   auto in_file = planner::disk_backend(arguments[3]);
-  planner::Backend& backend = disk  ? *in_file
-                              : cpu ? planner::cpu_backend()
-                                    : planner::cuda_backend();
+  planner::Backend& backend = kind == "disk" ? *in_file
+                              : cpu          ? planner::cpu_backend()
+                                             : planner::cuda_backend();
   planner::Slots slots(backend);
   slots.join();
-  constexpr size_t kBytes = kPages * kPageWords * 8, kPage = kPageWords * 8;
-  planner::Pool pool(cpu ? planner::host_pages(kBytes, kPage)
-                         : planner::device_pages(kBytes, kPage));
-  void* stream = nullptr;
-  if (!cpu) cuStreamCreate(&stream, 1);
-  long swaps = 0;
-  for (int seed = 0; seed < std::atoi(arguments[1]); seed++)
-    swaps += Program(backend, slots, pool, stream).play(seed);
-  std::atomic<bool> over{false};
-  fake_launch(stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &over);
-  while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  constexpr size_t kPage = kPageWords * 8;
+  const size_t bytes = size_t(sessions) * kPages * kPage;
+  planner::Pool pool(planner::host_pages(bytes, kPage));
+  Memory memory{planner_native_device_alloc, planner_native_device_free};
+  if (cpu) memory = memory_of(pool);
+  else planner_native_device_pool(int64_t(bytes), kPage);
+  std::atomic<long> swaps{0};
+  std::vector<void*> streams(size_t(sessions), nullptr);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < sessions; i++)
+    threads.emplace_back([&, i] {
+      if (!cpu) cuStreamCreate(&streams[size_t(i)], 1);
+      for (int seed = i; seed < programs; seed += sessions)
+        swaps += Program(backend, slots, memory, streams[size_t(i)]).play(unsigned(seed));
+    });
+  for (auto& thread : threads) thread.join();
+  int64_t facts[16] = {0, 0, 0, 0, 0, 0, int64_t(pool.facts().mappings)};
+  planner_native_pool(1, facts, 16);  // the device's; nothing is written where there is none
+  // Another pool takes the place of one that is empty, while operations still run in its pages.
+  if (kind == "cuda" && planner_native_device_pool(int64_t(bytes + kPage), kPage)) return 3;
+  std::atomic<int> over{0};
+  for (void* stream : streams)
+    fake_launch(stream, [](void* count) { ++*static_cast<std::atomic<int>*>(count); }, &over);
+  while (over < sessions) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   wrong += planner::counts.violations;
-  std::printf("%ld swaps, %ld checks, %ld wrong, %ld mappings\n", swaps, checks.load(),
-              wrong.load(), long(pool.facts().mappings));
+  std::printf("%ld swaps, %ld checks, %ld wrong, %ld mappings\n", swaps.load(), checks.load(),
+              wrong.load(), long(facts[6]));
   std::fflush(stdout);
   _exit(wrong ? 1 : 0);
 }

@@ -10,7 +10,9 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from planner.native import counts, pool
 from tests.native.graphs import (
@@ -19,9 +21,11 @@ from tests.native.graphs import (
     chain_feeds,
     child,
     failing_chain,
+    model_of,
     plain,
     session,
     sized,
+    swap,
 )
 
 ROWS = 96
@@ -58,8 +62,9 @@ def test_bits_of_steps_and_nothing_has_a_name_in_the_folder(memory: str, tmp_pat
     assert counts().file_bytes == counts().slots == 0
 
 
-def test_a_tensor_of_the_pool_goes_straight_to_the_file(tmp_path: Path):
-    """And one of ONNX Runtime's arena by way of memory, in threads that stay."""
+@pytest.mark.parametrize("other", ["arena", "shared page"])
+def test_a_tensor_of_the_pool_goes_straight_to_the_file(other: str, tmp_path: Path):
+    """And one of ONNX Runtime's arena, or that shares a page, by way of memory, in threads that stay."""
     script = """
 import sys
 from pathlib import Path
@@ -67,11 +72,49 @@ from planner.native import counts
 from tests.native.graphs import bits, chain, chain_feeds, plain, session
 from tests.native.test_disk import on_disk
 wanted = bits(plain(chain(swaps=False)), chain_feeds())
-for entries in ({"pool_bytes": str(4 << 20)}, {}):
+pool = {"pool_bytes": str(4 << 20)}
+for entries in (pool, {} if sys.argv[2] == "arena" else pool | {"page_bytes": str(64 << 10)}):
     assert bits(session(chain(), entries=on_disk(Path(sys.argv[1]), **entries)), chain_feeds()) == wanted
     print(counts().staging_bytes)
 """
-    assert child(script, tmp_path).split() == ["0", str(2 << 20)]
+    assert child(script, tmp_path, other).split() == ["0", str(2 << 20)]
+
+
+def test_what_shares_a_page_with_a_tensor_that_is_read_stays(tmp_path: Path):
+    count = ROWS * ROWS + 193  # of bytes that are no whole pages
+    nodes = [
+        swap("SwapBegin", [], "r"),
+        helper.make_node("Neg", ["x"], ["f"], "F"),
+        swap("SwapOut", ["f", "r"], "t"),
+        swap("SwapOutDone", ["t", "f"], "u"),
+        swap("SwapIn", ["u"], "y", dtype=1, shape=[count]),
+        helper.make_node("Neg", ["w"], ["s"], "S"),  # behind y, while y is read
+        swap("SwapInDone", ["y"], "z"),
+        helper.make_node("Neg", ["z"], ["a"], "A"),
+        helper.make_node("Neg", ["s"], ["b"], "B"),
+    ]
+    model = model_of(nodes, {"x": [count], "w": [4000]}, {"a": [count], "b": [4000]})
+    shared = {"pool_bytes": str(4 << 20), "page_bytes": str(64 << 10), "link_mbps": "1"}
+    swapped = session(model, entries=on_disk(tmp_path, **shared), enable_mem_reuse=False)
+    feeds = {
+        name: np.random.default_rng(n).random(n, np.float32)
+        for name, n in (("x", count), ("w", 4000))
+    }
+    assert bits(swapped, feeds) == [feeds["x"].tobytes(), feeds["w"].tobytes()]
+
+
+def test_what_a_closed_session_had_is_free_while_another_lives(tmp_path: Path):
+    made = [{}, on_disk(tmp_path, 7 * SLOT_BYTES)]
+    stay = [session(chain(), entries=entries) for entries in made]
+    before = counts().file_bytes
+    for _ in range(3):
+        others = [session(chain(), entries=entries) for entries in made]
+        assert all(bits(other, chain_feeds()) for other in others)
+        assert counts().file_bytes == before + 7 * SLOT_BYTES
+        del others
+        gc.collect()
+        assert counts().slots == counts().slot_bytes == 0
+    del stay
 
 
 def test_slots_are_reused_and_take_whole_pages(tmp_path: Path):

@@ -15,9 +15,20 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import NodeProto, helper
+from onnxruntime.capi import _pybind_state
 
 from planner.native import MemoryPool, pool, restart_pool_peaks
-from tests.native.graphs import Feeds, bits, model_of, options, plain, session
+from tests.native.graphs import (
+    Feeds,
+    bits,
+    chain,
+    chain_feeds,
+    model_of,
+    options,
+    plain,
+    session,
+    swap,
+)
 
 PAGE = 4096
 MOST_ELEMENTS = 400_000
@@ -132,9 +143,81 @@ def test_sessions_have_pools_of_their_own_sizes():
     del first, second, twin
     gc.collect()
     assert facts().asked_bytes == 0
-    third = pooled(model, 32 << 20)  # the first's, which is empty
-    assert bits(third, FEEDS) == wanted
-    del third
+
+
+@pytest.mark.parametrize("order", ["options first", "one after another"])
+def test_sessions_of_one_size_that_are_there_at_once_have_a_pool_each(order: str):
+    """With no constant in it, a pool is empty between the steps of a session."""
+    model, entries = chain(swaps=False), {"planner.pool_bytes": str(1 << 20)}
+    given = [options(entries=entries) for _ in range(2 if order == "options first" else 0)]
+    first, second = (
+        ort.InferenceSession(
+            model.SerializeToString(), given[i] if given else options(entries=entries)
+        )
+        for i in range(2)
+    )
+    kept = first.run(None, chain_feeds())
+    assert facts().asked_bytes == 0  # the second's
+    assert second.run(None, chain_feeds())[0].tobytes() == kept[0].tobytes()
+    assert first.run(None, chain_feeds())[0].tobytes() == kept[0].tobytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="files are found by /proc")
+def test_pools_of_sessions_that_are_gone_give_their_memory_back():
+    def files() -> int:
+        names = (f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd"))
+        return sum("planner.pool" in os.readlink(name) for name in names if os.path.exists(name))
+
+    model = ragged()
+    wanted = bits(plain(model), FEEDS)
+    stays = pooled(model, 32 << 20)
+    before = files()
+    for size in (32 << 20, 48 << 20, 32 << 20):
+        assert bits(pooled(model, size), FEEDS) == wanted
+        gc.collect()
+    assert files() == before + 1  # the last one's
+    assert bits(stays, FEEDS) == wanted
+    with pytest.raises(Exception, match="no addresses for a pool"):
+        pooled(model, 1 << 50)
+    assert files() <= before + 1
+
+
+def test_a_session_whose_memory_is_not_of_its_pool_is_refused_by_name():
+    model, entries = chain(), {"planner.pool_bytes": str(1 << 20)}
+    without = options(entries=entries)
+    without.add_session_config_entry("session.use_env_allocators", "0")
+    at_once = _pybind_state.InferenceSession(
+        options(entries=entries), model.SerializeToString(), False, False
+    )
+    other = session(model, entries={"planner.pool_bytes": str(2 << 20)})
+    at_once.initialize_session([], [], set())
+    for refused in (
+        ort.InferenceSession(model.SerializeToString(), without),
+        at_once,
+    ):
+        with pytest.raises(Exception, match=r"SwapBegin.*its memory is not of that pool"):
+            refused.run(["b0"], chain_feeds(), None)
+    assert bits(other, chain_feeds()) == bits(plain(chain(swaps=False)), chain_feeds())
+
+
+def test_a_run_whose_first_byte_has_no_room_in_the_pool_may_spill_it():
+    nodes = [
+        swap("SwapBegin", [], "r"),
+        helper.make_node("Neg", ["x"], ["f"], "F"),
+        swap("SwapOut", ["f", "r"], "t"),
+        swap("SwapOutDone", ["t", "f"], "u"),
+        swap("SwapIn", ["u"], "y", dtype=1, shape=[1024]),
+        swap("SwapInDone", ["y"], "z"),
+        helper.make_node("Exp", ["z"], ["o"], "O"),
+    ]
+    model = model_of(nodes, {"x": [1024]}, {"o": [1024]})  # of one page each
+    entries = {"planner.pool_bytes": str(PAGE), "planner.spill_bytes": str(1 << 20)}
+    spilling = session(model, entries=entries, enable_mem_reuse=False)
+    feeds = {"x": np.ones(1024, np.float32)}
+    kept = spilling.run(None, feeds)[0]
+    assert facts().pages == 1 and facts().spilled_bytes == 0  # it lies in the pool, and fills it
+    assert bits(spilling, feeds) == [kept.tobytes()]
+    del kept
 
 
 def test_options_and_sessions_may_be_made_in_any_order():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import onnxruntime as ort
@@ -46,3 +47,19 @@ def test_options_that_hide_the_device(model: str):
         assert made == asked
     (line,) = said
     assert "give --device" in line
+
+
+def test_sessions_of_two_openers_are_made_one_after_another(model: str):
+    """ONNX Runtime has one allocator for them all: each would get that of the other."""
+    asked, made = Asked(model=model), threading.Event()
+
+    def make() -> None:
+        with Opener(Wanted(), print).opening(asked):
+            made.set()
+
+    with Opener(Wanted(), print).opening(asked):
+        other = threading.Thread(target=make)
+        other.start()
+        assert not made.wait(0.2)
+    other.join()
+    assert made.is_set()

@@ -12,6 +12,7 @@ class Device : public PageMemory {
     must(d_.missing.empty(), d_.missing);
     cuda::Properties properties;
     size_t least = 0;
+    d_.check(d_.context_get(&context_), "cuCtxGetCurrent");
     d_.check(d_.context_device(&properties.location.id), "cuCtxGetDevice");
     d_.check(d_.granularity(&least, &properties, cuda::kMinimumGranularity),
              "cuMemGetAllocationGranularity");
@@ -33,6 +34,7 @@ class Device : public PageMemory {
     must(base_, "the pool's pages cannot be mapped on the device");
   }
   ~Device() override {
+    settle();
     unmap(base_, handles_.size());
     release();
   }
@@ -63,7 +65,12 @@ class Device : public PageMemory {
   }
   void enter(char*, const std::vector<Span>&, size_t) override {}
   void leave(char*, size_t) override {}
-  void settle() override { d_.context_wait(); }  // an error is of a context that is gone
+  void settle() override {
+    void* was = nullptr;
+    if (d_.context_push(context_)) return;  // it is gone, and its work with it
+    d_.context_wait();
+    d_.context_pop(&was);
+  }
 
  private:
   void release() {
@@ -72,6 +79,7 @@ class Device : public PageMemory {
   }
   const cuda::Driver& d_ = cuda::driver();
   cuda::Access access_;
+  void* context_ = nullptr;  // of the thread that made the pool
   size_t page_ = 0;
   std::vector<cuda::Handle> handles_;
   char* base_ = nullptr;

@@ -5,6 +5,7 @@
 
 #include "common.h"
 #include "pool/page_memory.h"
+#include "swap/swaps.h"
 
 namespace planner {
 namespace {
@@ -22,17 +23,8 @@ int memory_file() {
 
 class Host : public PageMemory {
  public:
-  Host(size_t pages, size_t page) : pages_(pages), page_(page), file_(memory_file()) {
-    must(file_ >= 0 && !ftruncate(file_, off_t(pages * page)), "the pool's file cannot be made");
-    base_ = reserve(pages);
-    bool mapped = base_ && map_at(base_, {0, pages});
-    must(mapped, "no addresses for a pool of " + std::to_string(pages * page) + " bytes");
-    guard(base_, pages);
-  }
-  ~Host() override {
-    munmap(base_, pages_ * page_);
-    close(file_);
-  }
+  Host(size_t pages, size_t page) : pages_(pages), page_(page) { Host::take(); }
+  ~Host() override { release(); }
   char* base() const override { return base_; }
   size_t page_bytes() const override { return page_; }
   size_t pages() const override { return pages_; }
@@ -60,15 +52,26 @@ class Host : public PageMemory {
     for (Span span : spans) madvise(base_ + span.start * page_, span.count * page_, MADV_DONTNEED);
   }
   void leave(char* alias, size_t count) override { madvise(alias, count * page_, MADV_DONTNEED); }
-  void give_back() override {
-#ifdef __linux__
-    must(!fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, off_t(pages_ * page_)),
-         "the pool's pages cannot be given back");
-#endif
+  void give_back() override { release(); }
+  void take() override {
+    if (base_) return;
+    file_ = memory_file();
+    bool made = file_ >= 0 && !ftruncate(file_, off_t(pages_ * page_));
+    if (made) base_ = reserve(pages_);
+    bool mapped = base_ && map_at(base_, {0, pages_});
+    if (!mapped) release();
+    must(made, "the pool's file cannot be made");
+    must(mapped, "no addresses for a pool of " + std::to_string(pages_ * page_) + " bytes");
+    guard(base_, pages_);
   }
-  void settle() override {}
+  void settle() override { wait_for_copies(); }  // of a run that failed: its buffers are free
 
  private:
+  void release() {
+    if (base_) munmap(base_, pages_ * page_);
+    if (file_ >= 0) close(file_);
+    base_ = nullptr, file_ = -1;
+  }
   char* reserve(size_t count) {
     void* at =
         mmap(nullptr, count * page_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -88,7 +91,7 @@ class Host : public PageMemory {
 #endif
   }
   const size_t pages_, page_;
-  const int file_;
+  int file_ = -1;
   char* base_ = nullptr;
 };
 

@@ -8,7 +8,7 @@
 
 namespace planner {
 
-// All pages are mapped in their order at `base` for good. An alias is a second range of addresses
+// All pages are mapped in their order at `base`. An alias is a second range of addresses
 // at which some of them, in any order, are mapped without a gap. A page is used at one address at a
 // time.
 class PageMemory {
@@ -24,8 +24,10 @@ class PageMemory {
   // The pages of `spans` are used at `alias` from now on, or no longer.
   virtual void enter(char* alias, const std::vector<Span>& spans, size_t count) = 0;
   virtual void leave(char* alias, size_t count) = 0;
-  virtual void give_back() {}  // what is in no page any more: the system may have it meanwhile
-  virtual void settle() = 0;  // before pages are unmapped: all work that may use them is done
+  // No page and no alias is in use: the system may have the memory until take().
+  virtual void give_back() {}
+  virtual void take() {}      // at `base` again, which may be elsewhere; throws where there is none
+  virtual void settle() = 0;  // waits for all work that may use pages
 };
 
 // Throw where there is no such memory.

@@ -33,13 +33,17 @@ Pool::Pool(std::unique_ptr<PageMemory> memory)
 
 Pool::~Pool() { drop_aliases(); }
 
-void* Pool::get(size_t bytes, size_t spill_bytes) {
+void* Pool::get(size_t bytes, std::string& why, size_t spill_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
+  memory_->take();
   Buffer buffer;
   char* at = bytes < page_ ? small(bytes) : large(ceil_divide(bytes, page_), buffer);
   if (!at) {
-    refuse(bytes);
-    return facts_.spilled_bytes + bytes <= spill_bytes ? spilled(bytes) : nullptr;
+    facts_.refusals++;
+    bool may = facts_.spilled_bytes + bytes <= spill_bytes;
+    void* outside = may ? spilled(bytes) : nullptr;
+    if (!outside) why = refusal(bytes);
+    return outside;
   }
   buffer.bytes = bytes;
   buffers_[at] = std::move(buffer);
@@ -59,7 +63,10 @@ void* Pool::spilled(size_t bytes) {
 
 void Pool::give_back() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (buffers_.empty()) memory_->give_back();
+  if (!buffers_.empty()) return;
+  drop_aliases();
+  memory_->settle();
+  memory_->give_back();
 }
 
 void Pool::put(void* at) {
@@ -184,18 +191,28 @@ void Pool::drop_aliases() {  // those that no buffer has
   }
 }
 
-void Pool::refuse(size_t bytes) {
-  facts_.refusals++;
-  refusal_ = std::to_string(bytes) + " bytes were asked for; the pool has " +
-             std::to_string(facts_.pool_bytes) + ", of which " +
-             std::to_string(facts_.asked_bytes) + " are in use (" +
-             std::to_string(free_.free() * page_) + " free, in pages of " + std::to_string(page_) +
-             ")";
+std::string Pool::refusal(size_t bytes) const {
+  return std::to_string(bytes) + " bytes were asked for; the pool has " +
+         std::to_string(facts_.pool_bytes) + ", of which " + std::to_string(facts_.asked_bytes) +
+         " are in use (" + std::to_string(free_.free() * page_) + " free, in pages of " +
+         std::to_string(page_) + ")";
 }
 
 bool Pool::has(const void* at) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return buffers_.count(static_cast<char*>(const_cast<void*>(at)));
+  auto there = const_cast<void*>(at);
+  return buffers_.count(static_cast<char*>(there)) || spilled_.count(there);
+}
+
+bool Pool::has_pages(const void* at) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = buffers_.find(static_cast<char*>(const_cast<void*>(at)));
+  return found != buffers_.end() && !found->second.pages.empty();
+}
+
+void Pool::settle() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  memory_->settle();
 }
 
 bool Pool::is_empty() {
@@ -214,11 +231,6 @@ void Pool::restart_peaks() {
   facts_.pages_most = facts_.pages;
   facts_.spilled_most_bytes = facts_.spilled_bytes;
   facts_.mappings = facts_.refusals = 0;
-}
-
-std::string Pool::last_refusal() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return refusal_;
 }
 
 }  // namespace planner

@@ -33,15 +33,16 @@ class Pool {
   explicit Pool(std::unique_ptr<PageMemory> memory);
   ~Pool();
   // What does not fit lies outside of the pool, up to `spill_bytes` of it; null where that is too
-  // much, and last_refusal() says why.
-  void* get(size_t bytes, size_t spill_bytes = 0);
+  // much, and `why` says so.
+  void* get(size_t bytes, std::string& why, size_t spill_bytes = 0);
   void put(void* at);
-  void give_back();  // pages that the system gave, where none is in use
-  bool has(const void* at);  // whether a buffer in use starts there
+  void give_back();  // all memory, where no buffer is in use; the next request takes it again
+  bool has(const void* at);        // whether a buffer in use starts there, spilled or not
+  bool has_pages(const void* at);  // whether one does that has its pages to itself
   bool is_empty();
+  void settle();  // waits for all work that may use the pages
   PoolFacts facts();
   void restart_peaks();
-  std::string last_refusal();
 
  private:
   struct Buffer {
@@ -64,14 +65,13 @@ class Pool {
   char* first_with(size_t count);  // of the pages that share; null where none has as long a span
   void list(char* at, const Shared& page, size_t longest_before);
   void drop_aliases();
-  void refuse(size_t bytes);
+  std::string refusal(size_t bytes) const;
 
   std::mutex mutex_;
   std::unique_ptr<PageMemory> memory_;
   const size_t page_, piece_;  // bytes
   FreeSpans free_;
   PoolFacts facts_;
-  std::string refusal_;
   std::unordered_map<char*, Buffer> buffers_;
   std::unordered_map<void*, size_t> spilled_;  // bytes
   std::map<char*, Shared> shared_;

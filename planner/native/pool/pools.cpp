@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <cstring>
+#include <set>
+#include <thread>
 #include <vector>
 
 namespace planner {
@@ -21,14 +23,31 @@ struct DevicePool {
   std::mutex mutex;
   size_t pool_bytes = 0, page_bytes = 0;  // as asked for
   std::unique_ptr<Pool> pool;             // made at its first request
+  std::set<std::thread::id> freed_by;     // since the device was last waited for
 
-  void* get(size_t bytes) {
+  void* get(size_t bytes, std::string& why) {
     std::lock_guard<std::mutex> lock(mutex);
     if (!pool) {  // its context is that of the first thread that asks
       must(pool_bytes, "there is no memory pool");
       pool = std::make_unique<Pool>(device_pages(pool_bytes, page_bytes));
     }
-    return pool->get(bytes);
+    wait_for_others();
+    return pool->get(bytes, why);
+  }
+  void put(void* at) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!pool) return;
+    pool->put(at);
+    freed_by.insert(std::this_thread::get_id());
+  }
+
+ private:
+  // A buffer is freed when its last reader is issued, which need not have run. What the same thread
+  // issues next is behind it on its stream; what another does is not.
+  void wait_for_others() {
+    if (freed_by.size() <= freed_by.count(std::this_thread::get_id())) return;
+    pool->settle();
+    freed_by.clear();
   }
 };
 DevicePool& device_pool() {
@@ -42,8 +61,8 @@ __attribute__((noinline)) void* try_get(From& from, size_t bytes, char* why, siz
   std::string text;
   try {
     must(!is_forked(), forked_text());
-    if (void* at = from.get(bytes)) return at;
-    text = "planner.pool: " + from.pool->last_refusal();
+    if (void* at = from.get(bytes, text)) return at;
+    text = "planner.pool: " + text;
   } catch (const std::exception& error) {
     text = error.what();
   }
@@ -99,7 +118,7 @@ struct HostPool : ort::Allocator {
     };
     succeed(api->CreateMemoryInfo("Cpu", ort::kDeviceAllocator, 0, ort::kMemoryDefault, &info));
   }
-  void* get(size_t bytes) { return pool->get(bytes, spill_bytes); }
+  void* get(size_t bytes, std::string& why) { return pool->get(bytes, why, spill_bytes); }
   void put(void* at) {
     if (at && !is_forked()) pool->put(at);
   }
@@ -107,12 +126,6 @@ struct HostPool : ort::Allocator {
 
 HostPool* host_pool(size_t pool_bytes, size_t page_bytes, size_t spill_bytes) {
   std::lock_guard<std::mutex> lock(pools_mutex);
-  size_t whole_bytes = page_bytes ? pool_bytes / page_bytes * page_bytes : 0;
-  for (HostPool* pool : host_pools()) {
-    PoolFacts facts = pool->pool->facts();
-    bool same = size_t(facts.pool_bytes) == whole_bytes && size_t(facts.page_bytes) == page_bytes;
-    if (same && pool->spill_bytes == spill_bytes && pool->pool->is_empty()) return pool;
-  }
   for (HostPool* pool : host_pools()) pool->pool->give_back();
   host_pools().push_back(new HostPool(pool_bytes, page_bytes, spill_bytes));
   return host_pools().back();
@@ -129,6 +142,7 @@ void serve_next(HostPool* pool) {
 }
 
 bool is_of(HostPool* pool, const void* at) { return pool->pool->has(at); }
+bool has_pages(HostPool* pool, const void* at) { return pool->pool->has_pages(at); }
 
 }  // namespace planner
 
@@ -151,10 +165,7 @@ PLANNER_EXPORT void* planner_native_device_alloc(size_t bytes) {
   return get(device_pool(), bytes);
 }
 PLANNER_EXPORT void planner_native_device_free(void* at) {
-  DevicePool& there = device_pool();
-  if (!at || is_forked()) return;
-  std::lock_guard<std::mutex> lock(there.mutex);
-  if (there.pool) there.pool->put(at);
+  if (at && !is_forked()) device_pool().put(at);
 }
 PLANNER_EXPORT void planner_native_device_empty() {}
 

@@ -89,10 +89,10 @@ std::unique_ptr<Swap> start(const Call& call, const Facts& facts, size_t capacit
   return swap;
 }
 
-// Whether a tensor has its pages to itself: the pool shares those alone of buffers below a page.
-bool has_pages(const Kernel& kernel, const void* data, size_t bytes) {
+// Whether a tensor has its pages to itself, which matters to a file alone.
+bool is_in_pages(const Kernel& kernel, const void* data) {
   HostPool* pool = kernel.settings.pool;
-  return kernel.settings.disk && pool && bytes >= kSlotPageBytes && is_of(pool, data);
+  return kernel.settings.disk && pool && has_pages(pool, data);
 }
 
 void swap_begin(const Call& call) {
@@ -103,15 +103,15 @@ void swap_begin(const Call& call) {
                       "Call planner.native.drain() after a run that failed");
   HostPool* pool = call.kernel.settings.pool;
   must(!pool || call.kernel.cuda || is_of(pool, r),
-       "the session has planner.pool_bytes, and its memory is not of that pool: another allocator "
-       "was registered with ONNX Runtime between the library and the session");
+       "the session has planner.pool_bytes, and its memory is not of that pool: another session, or "
+       "an allocator, was made at the same time, or session.use_env_allocators was taken back");
 }
 
 void copy_out(const Call& call, std::unique_ptr<Swap> swap, Hold held) {
   void* t = call.token();
   swap->held = std::move(held);
   swap->x = call.data(0);
-  swap->slot.has_pages = has_pages(call.kernel, swap->x, swap->slot.bytes);
+  swap->slot.has_pages = is_in_pages(call.kernel, swap->x);
   call.kernel.tier.backend.begin_out(call.stream(), swap->slot, swap->x);
   name_swap(t, std::move(swap));
   counts.swaps_out++;
@@ -153,7 +153,7 @@ void copy_in(const Call& call, std::unique_ptr<Swap> swap, const ort::Value* h =
   must(describe(made).type == swap->slot.type,
        "the attribute dtype is not the type that was swapped out");
   swap->held = h ? Hold({made, h}) : Hold({made});
-  swap->slot.has_pages = has_pages(call.kernel, y, swap->slot.bytes);
+  swap->slot.has_pages = is_in_pages(call.kernel, y);
   call.kernel.tier.backend.begin_in(call.stream(), swap->slot, y);
   name_swap(y, std::move(swap));
 }
