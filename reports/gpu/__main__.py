@@ -8,8 +8,8 @@ Each check is a process of its own of at most 120 s. First comes what everything
 (`reports/gpu/basics.py`), then fused operations (`reports/gpu/fused.py`) and plans of large graphs
 (`reports/gpu/large.py`), whose ONNX files are in FOLDER. Rows are kept in `reports/gpu.json` as they are
 measured, with the card's name; what is there is not measured again (but with `--again`), failures
-included; what was too slow is, since times of operations are kept. Without a card the command says so and
-ends with status 2; with status 1 where a check does not hold.
+included; what was too slow is, since times of operations are kept, and a plan whose files are gone where
+they are read. Without a card the command says so and ends with status 2; with 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planner.cost.measured import device_names
+from planner.processes.children import run_child
 from reports.gpu.child import answer_in
 from reports.shared import FOLDER, Row, program, read_rows, write_rows
 
@@ -55,23 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     cards = () if asked.rehearse else device_names()
     if not cards and not asked.rehearse:
-        print(
-            "no NVIDIA GPU is here: nothing is measured; --rehearse runs on the CPU",
-            file=sys.stderr,
-        )
+        print("no NVIDIA GPU is here: nothing is measured (--rehearse: the CPU)", file=sys.stderr)
         return 2
     known = names_of(cuda=not asked.rehearse)
     strange = next((name for name in asked.checks if name not in known), None)
     if strange is not None:
         parser.error(f"there is no check {strange!r}; there are {', '.join(map(repr, known))}")
     rows: dict[str, Row] = {} if asked.rehearse else read_rows(RESULT, {})
-    done = {
-        name
-        for name, row in rows.items()
-        if not asked.again and row["cards"] == [*cards] and row.get("error") != _SLOW
-    }
-    wanted = [name for name in asked.checks or known if name not in done]
+    kept = [n for n, r in rows.items() if r["cards"] == [*cards] and r.get("error") != _SLOW]
+    left = [name for name in asked.checks or known if asked.again or name not in kept]
     work = asked.work or Path(tempfile.gettempdir()) / "planner-gpu"
+    wanted = [*dict.fromkeys(n for name in left for n in (missing_plan(name, work), name) if n)]
     until = time.monotonic() + asked.seconds
     holds = True
     for place, name in enumerate(wanted):
@@ -79,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if left_s < _LEAST_S:
             print(f"{len(wanted) - place} checks are left: call again", file=sys.stderr)
             break
+        if missing_plan(name, work) not in ("", name):
+            continue  # the plan's row says why; the next call tries again
         row = measured(name, asked, work, min(_CHECK_S, left_s))
         holds = holds and bool(row.get("holds"))
         print(json.dumps({"check": name, **row}), flush=True)
@@ -88,13 +85,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if holds else 1
 
 
+def missing_plan(name: str, work: Path) -> str:
+    """Return the check that makes the plan which a check reads, or ""; "" where its files are there."""
+    title = name.rpartition(": ")[0]
+    is_there = not title or (work / title / "facts.json").is_file()
+    return "" if is_there else f"{title}: plan"
+
+
 def measured(name: str, asked: argparse.Namespace, work: Path, limit_s: float) -> Row:
     """Return the answer of one check, or the reason why there is none."""
     command = [sys.executable, "-m", "reports.gpu.child", name, "--work", str(work)]
     command += ["--graphs", str(asked.graphs), *(["--rehearse"] if asked.rehearse else [])]
     start = time.monotonic()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        done = run_child(command, timeout_s=limit_s)
     except subprocess.TimeoutExpired:
         return {"seconds": round(limit_s, 1), "error": _SLOW, "holds": False}
     seconds = round(time.monotonic() - start, 1)

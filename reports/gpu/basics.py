@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import onnxruntime as ort
 
 import planner
 from planner import native
+from planner.processes.children import run_child
 from planner.runtime.options import Opening, buffer_model, cap_arena
 from planner.targets import target_named
 from reports.gpu.graphs import AHEAD, LAYERS, Where, node_events, with_products
@@ -43,18 +43,16 @@ def load(where: Where) -> Found:
             names = [name for name, _ in ran if not name.startswith("anchor")]
             found["in_order"][level] = names == wanted
             found["copies_added"] += sum("Memcpy" in facts["op_name"] for _, facts in ran)
-            swaps = {name: facts["provider"] for name, facts in ran if name.startswith("Swap")}
-            found["elsewhere"] += [
-                name for name, where_ in swaps.items() if where_ != where.provider
-            ]
+            away = {name for name, facts in ran if facts["provider"] != where.provider}
+            found["elsewhere"] += sorted(name for name in away if name.startswith("Swap"))
     found["copied_views"] = native.counts().copied_views - before
     odd = found["elsewhere"] or found["copies_added"] or found["copied_views"]
     return {**found, "holds": all(found["in_order"].values()) and not odd}
 
 
 def bits(where: Where) -> Found:
-    """Check that every step has the same bits as without copies."""
-    found = _different(where, "beside", where.many(300, 10))
+    """Check that every step has the same bits as without copies, with tensors of 4 MiB."""
+    found = _different(replace(where, large_side=1024), "beside", where.many(10_000, 10))
     all_ran = found["swaps"] == found["steps"] * (LAYERS - 1)
     return {**found, "holds": all_ran and not found["different"]}
 
@@ -70,9 +68,10 @@ def _different(where: Where, copies: str, steps: int) -> Found:
     plain = where.session(where.chain("none"))
     swapped = where.session(where.chain(copies), entries=entries)
     different, before = 0, native.counts().swaps_in
+    feeds = [where.feeds(seed) for seed in range(10)]
+    wanted = [where.bits(plain, each) for each in feeds]
     for step in range(steps):
-        feeds = where.feeds(step)
-        different += where.bits(swapped, feeds) != where.bits(plain, feeds)
+        different += where.bits(swapped, feeds[step % 10]) != wanted[step % 10]
     swaps = native.counts().swaps_in - before
     return {"steps": steps, "different": different, "swaps": swaps}
 
@@ -186,7 +185,7 @@ def _in_memory(where: Where, kind: str, size_bytes: int) -> Found:
 
     asked = [sys.executable, "-m", "reports.gpu.child", f"memory:{kind}:{size_bytes}"]
     asked += [] if where.cuda else ["--rehearse"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=100, check=False)
+    done = run_child(asked, timeout_s=100)
     return answer_in(done.stdout) or {"ran": False, "said": done.stderr[-300:]}
 
 
@@ -236,10 +235,8 @@ def feeds(where: Where) -> Found:
     weights = {f"w{i}": random.standard_normal(shape, dtype=np.float32) for i in range(LAYERS)}
     weights = {name: array / np.float32(where.side**0.5) for name, array in weights.items()}
     x = {"x": random.standard_normal(shape, dtype=np.float32)}
-    models = [
-        loads(with_products(load_nodes(LAYERS, load=load), 4), LAYERS, where.side)
-        for load in (False, True)
-    ]
+    nodes = [load_nodes(LAYERS, load=load) for load in (False, True)]
+    models = [loads(with_products(each, 4), LAYERS, where.side) for each in nodes]
     with tempfile.TemporaryDirectory() as folder:
         profiled = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "p")}
         plain, loaded = where.session(models[0]), where.session(models[1], **profiled)

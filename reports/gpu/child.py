@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from planner.processes.children import end_with_parent
+
 _ANSWER = "answer: "
 
 
@@ -19,6 +21,7 @@ def answer_in(text: str) -> dict[str, Any] | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the check."""
+    end_with_parent()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--rehearse", action="store_true")

@@ -130,25 +130,13 @@ def step(where: Where) -> Found:
 
 def _layer(side: int, number: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
     """Build a product, then element operations and means over rows, in a type, with casts around."""
-    lines = [
-        ("MatMul", "x w", "m"),
-        ("Add", "m b", "s"),
-        ("ReduceMean", "s last", "mean"),
-        ("Sub", "s mean", "d"),
-        ("Mul", "d d", "q"),
-        ("ReduceMean", "q last", "var"),
-        ("Add", "var tiny", "v"),
-        ("Sqrt", "v", "root"),
-        ("Div", "d root", "n"),
-        ("Relu", "n", "r"),
-        ("Abs", "n", "a"),
-        ("Greater", "r a", "g"),
-        ("Where", "g r a", "c"),
-        ("Max", "c n", "k"),
-        ("Tanh", "k", "t"),
-        ("Mul", "t n", "y"),
-    ]
-    nodes = [helper.make_node(kind, read.split(), [made], made) for kind, read, made in lines]
+    lines = (
+        "m MatMul x w; s Add m b; mean ReduceMean s last; d Sub s mean; q Mul d d; var ReduceMean q last;"
+        "v Add var tiny; root Sqrt v; n Div d root; r Relu n; a Abs n; g Greater r a; c Where g r a;"
+        "k Max c n; t Tanh k; y Mul t n"
+    )
+    words = map(str.split, lines.split(";"))
+    nodes = [helper.make_node(kind, read, [made], made) for made, kind, *read in words]
     dtype = helper.tensor_dtype_to_np_dtype(number)
     if number != onnx.TensorProto.FLOAT:
         nodes = _cast(nodes, ("x", "w", "b"), ("y", "c"), number)

@@ -22,11 +22,12 @@ class Where:
     """The device: the GPU, or the CPU's provider for a rehearsal with small tensors and few steps."""
 
     cuda: bool
+    large_side: int = 2048
 
     @property
     def side(self) -> int:
         """The side of a tensor of side x side floats: 16 MiB on the GPU."""
-        return 2048 if self.cuda else 96
+        return self.large_side if self.cuda else 96
 
     def many(self, on_gpu: int, rehearsed: int) -> int:
         """The number of repetitions."""
@@ -72,12 +73,8 @@ class Where:
             if node.op_type == "SwapBegin" and not node.input:
                 node.input.append("x")  # a node that reads nothing might be put on the CPU
         made = options(level, entries=dict(entries or {}), enable_mem_reuse=False, **set_to)
-        settings = {
-            "arena_extend_strategy": "kSameAsRequested",
-            "use_tf32": "0",
-            **(provider or {}),
-        }
-        cuda = [("CUDAExecutionProvider", settings)] if self.cuda else []
+        settings = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
+        cuda = [("CUDAExecutionProvider", {**settings, **(provider or {})})] if self.cuda else []
         session = ort.InferenceSession(
             model.SerializeToString(), made, providers=[*cuda, "CPUExecutionProvider"]
         )
@@ -102,11 +99,9 @@ def with_products(nodes: Sequence[NodeProto], count: int) -> list[NodeProto]:
     found: list[NodeProto] = []
     for node in nodes:
         for k in range(1, count if node.op_type == "MatMul" else 1):
-            (made,), (value, weight) = node.output, node.input
-            found.append(
-                helper.make_node("MatMul", [value, weight], [f"{made}_{k}"], f"{made}_{k}")
-            )
-            node.input[0] = f"{made}_{k}"
+            part = f"{node.output[0]}_{k}"
+            found.append(helper.make_node("MatMul", [*node.input], [part], part))
+            node.input[0] = part
         found.append(node)
     return found
 

@@ -50,6 +50,7 @@ class Case:
         swap: "auto", "only", or "none": recompute alone, with `graph_capture` too.
         fuse: as `--fuse` has it.
         provider: options of the CUDA provider.
+        rounds: steps whose bits are compared; if more than 3, they run in a pool of the budget.
     """
 
     graph: str
@@ -58,12 +59,13 @@ class Case:
     swap: str = "auto"
     fuse: FuseMode = "none"
     provider: Mapping[str, str] = field(default_factory=dict)
+    rounds: int = 3
 
     @property
     def name(self) -> str:
         """The name of its rows."""
         kind = f" {self.half}" if self.half else ""
-        how = " recompute" if self.swap == "none" else ""
+        how = {"none": " recompute", "only": " swaps"}.get(self.swap, "")
         how += f" fused {self.fuse}" if self.fuse != "none" else ""
         return f"{self.graph}{kind} {self.percent}%{how}"
 
@@ -89,11 +91,17 @@ CASES = (
     Case(graph="gpt2_small", percent=100, swap="none", fuse="exact"),
     Case(graph="gpt2_small", percent=100, swap="none", fuse="auto"),
     Case(graph="bert_base", percent=100, swap="none", fuse="auto"),
+    *(
+        Case(graph=sample, percent=percent, swap=swap, rounds=600)  # 10,800 steps together
+        for sample in ("mlp_adamw", "gpt", "resnet18")
+        for percent in (80, 60, 40)
+        for swap in ("auto", "only")
+    ),
 )
 
 REHEARSED = (
     Case(graph="mlp_adamw", percent=50),
-    Case(graph="gpt", percent=40, swap="only"),
+    Case(graph="gpt", percent=40, swap="only", rounds=4),
     Case(graph="gpt", percent=60, swap="none"),
     Case(graph="gpt", percent=100, swap="none", fuse="exact"),
     Case(graph="gpt", percent=100, swap="none", fuse="auto"),
@@ -105,9 +113,10 @@ def check(name: str, where: Where, graphs: Path, work: Path) -> Found:
     """Return a check by its name."""
     title, _, kind = name.rpartition(": ")
     case = next(c for c in (CASES if where.cuda else REHEARSED) if c.name == title)
-    folder = work / case.name.replace(" ", "_").replace("%", "")
+    folder = work / title
     folder.mkdir(parents=True, exist_ok=True)
-    run = _Run(case=case, where=where, graphs=graphs if where.cuda else ZOO, folder=folder)
+    graphs = ZOO if case.rounds > 3 or not where.cuda else graphs
+    run = _Run(case=case, where=where, graphs=graphs, folder=folder)
     return {"plan": run.plan, "steps": run.steps, "pool": run.pool, "graph": run.graph}[kind]()
 
 
@@ -147,7 +156,7 @@ class _Run:
             fuse=self.case.fuse,
             device="cuda" if self.where.cuda else "cpu",
             output=self._planned,
-            time_limit_s=_PLAN_S if self.where.cuda else 1.0,
+            time_limit_s=1.0 if self.graphs == ZOO else _PLAN_S,
             verify=False,
             force=True,
             **copies,
@@ -168,34 +177,46 @@ class _Run:
         is_fused = self.case.fuse == "none" or plan.fused_nodes > 0
         return {**found, "holds": plan.planned.peak_bytes <= plan.budget_bytes and is_fused}
 
-    def _session(
-        self, path: Path, settings: Mapping[str, str] = {}, pool: str | None = None
-    ) -> ort.InferenceSession:
-        target = CUDA if self.where.cuda else HOST
+    def _session(self, path: Path, room_bytes: int = 0) -> ort.InferenceSession:
+        """Open a file; with `room_bytes`, in a pool of so many."""
+        cuda = self.where.cuda
+        pool = f"{room_bytes}B" if room_bytes and not cuda else None
         options = planner.session_options(path, pool=pool)
         hold_no_more(options)
         options.log_severity_level = 3
-        if not self.where.cuda:
+        if not cuda:
             options.intra_op_num_threads = 1
-        provider = {**target.options, **self.case.provider, **settings} if self.where.cuda else {}
-        return backend_of(target).open(path, options, provider)
+            return backend_of(HOST).open(path, options, {})
+        inside = native.device_pool_options(room_bytes) if room_bytes else {}
+        provider = {**CUDA.options, **self.case.provider, **inside}
+        return backend_of(CUDA).open(path, options, provider)
 
     def _data(self, seed: int) -> dict[str, np.ndarray]:
         return make_inputs(self._model, seed)[0]
+
+    @property
+    def _facts(self) -> Found:
+        return read_rows(self.folder / "facts.json", {})
+
+    def _room(self, data: Mapping[str, np.ndarray]) -> int:
+        """Return what the budget has beside the planned file's inputs on the device."""
+        waiting, budget = self._facts["on_host"], self._facts["budget_bytes"]
+        return budget - sum(a.nbytes for name, a in data.items() if name not in waiting)
 
     def steps(self) -> Found:
         """Run both models in turns, with values bound where each session keeps them: bits and times."""
         inputs = self._data(0)
         # floating-point inputs stay; what else there is comes anew with each step
         kept = {name: array for name, array in inputs.items() if array.dtype.kind not in "iub"}
+        is_many = self.case.rounds > 3 and (self.where.cuda or not self._facts["on_host"])
+        room = self._room(inputs) if is_many else 0
         bound = {
-            path.stem: planner.bind(self._session(path), kept, updates={}, results=())
-            for path in (self._model, self._planned)
+            path.stem: planner.bind(self._session(path, size), kept, updates={}, results=())
+            for path, size in ((self._model, 0), (self._planned, room))
         }
         names = [output.name for output in bound["model"].session.get_outputs()]
         different, unsteady = set[str](), set[str]()
-        rounds = 3
-        for seed in range(rounds):
+        for seed in range(self.case.rounds):
             fed = {name: array for name, array in self._data(seed).items() if name not in kept}
             wanted, again = (_bits(bound["model"], names, fed) for _ in range(2))
             found = _bits(bound["planned"], names, fed)
@@ -211,9 +232,9 @@ class _Run:
         return {
             "ms": ms,
             "ratio": ms["planned"] / ms["model"],
-            "predicted": read_rows(self.folder / "facts.json", {})["predicted"],
+            "predicted": self._facts["predicted"],
             "outputs": len(names),
-            "steps": rounds,
+            "steps": self.case.rounds,
             "different": sorted(different)[:10],
             "unsteady": len(unsteady),
             "gap": gap,
@@ -223,28 +244,21 @@ class _Run:
         }
 
     def pool(self) -> Found:
-        """The least pool above the budget, in percent, in which the rewritten file runs; the original
-        does not."""
-        facts = read_rows(self.folder / "facts.json", {})
-        budget, waiting = facts["budget_bytes"], set(facts["on_host"])
-        if waiting and not self.where.cuda:
+        """Find the least pool from the budget on that the rewritten file runs in, not the original."""
+        budget = self._facts["budget_bytes"]
+        if self._facts["on_host"] and not self.where.cuda:
             return {"skipped": "what is on the host is in the CPU's pool too", "holds": True}
         data = self._data(0)
-        # inputs on the device are beside the pool, and count
-        beside = {
-            self._planned: sum(a.nbytes for name, a in data.items() if name not in waiting),
-            self._model: sum(array.nbytes for array in data.values()),
-        }
         found: Found = {"budget_bytes": budget, "tries": {}}
         for percent in _OVER:
-            size = budget * (100 + percent) // 100 - beside[self._planned]
+            size = self._room(data) + budget * percent // 100
             said = self._in_pool(self._planned, size, data)
             found["tries"][percent] = said or "runs"
             if not said:
                 there = native.pool(device=self.where.cuda)
                 found |= {"over_percent": percent, "pool": asdict(there) if there else {}}
                 break
-        room = budget - beside[self._model]
+        room = budget - sum(array.nbytes for array in data.values())
         found["original"] = self._in_pool(self._model, room, data) or "runs"
         found["holds"] = found.get("over_percent", 100) <= 1 and found["original"] != "runs"
         return found
@@ -252,10 +266,7 @@ class _Run:
     def _in_pool(self, path: Path, room_bytes: int, data: Mapping[str, np.ndarray]) -> str:
         """Return the error of a run in a pool of the given bytes; "" if it runs."""
         try:
-            if self.where.cuda:
-                session = self._session(path, native.device_pool_options(room_bytes))
-            else:
-                session = self._session(path, pool=f"{room_bytes}B")
+            session = self._session(path, room_bytes)
             for _ in range(3):
                 self._run_in_place(session, data)
         except Exception as error:
@@ -289,8 +300,7 @@ class _Run:
             found, wanted = bound.step(self._data(seed)), plain.run(None, self._data(seed))
             pairs = zip(names, wanted, strict=True)
             different |= {n for n, a in pairs if np.asarray(a).tobytes() != found[n].tobytes()}
-        odd = sorted(different)[:10]
-        return {"outputs": len(names), "different": odd, "holds": not different}
+        return {"outputs": len(names), "different": sorted(different)[:10], "holds": not different}
 
 
 def _gap(one: np.ndarray, other: np.ndarray) -> float:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +20,7 @@ from reports.gpu import __main__ as program
 from reports.gpu import basics, fused
 from reports.gpu.graphs import Where
 from reports.gpu.large import CASES, in_half
+from reports.shared import read_rows, write_rows
 
 pytestmark = pytest.mark.usefixtures("native_library")
 CPU = Where(False)
@@ -77,6 +84,52 @@ def test_rows_are_kept_as_they_are_measured_and_the_next_call_goes_on(
     with pytest.raises(SystemExit):
         program.main(["no such check"])
     assert "there is no check 'no such check'" in capfd.readouterr().err
+
+
+def test_a_plan_whose_files_are_gone_is_made_again_and_what_reads_it_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(program, "RESULT", tmp_path / "gpu.json")
+    monkeypatch.setattr(program, "device_names", lambda: ("a card",))
+    plan, steps, pool, *_ = CASES[0].checks
+    title = CASES[0].name
+    write_rows(program.RESULT, {plan: {"cards": ["a card"], "holds": True}})
+    asked: list[str] = []
+
+    def measured(name: str, _asked: object, work: Path, _limit_s: float) -> dict:
+        asked.append(name)
+        if name == plan and asked.count(plan) > 1:
+            (work / title).mkdir(parents=True)
+            write_rows(work / title / "facts.json", {})
+        return {"holds": name != plan or asked.count(plan) > 1}
+
+    monkeypatch.setattr(program, "measured", measured)
+    for status in (1, 0, 0):
+        assert program.main(["load", steps, pool, "--work", str(tmp_path / "work")]) == status
+    assert asked == ["load", plan, plan, steps, pool]
+    assert [*read_rows(program.RESULT, {})] == [plan, "load", steps, pool]
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are found by /proc")
+def test_a_check_that_is_too_slow_leaves_no_process(tmp_path: Path):
+    asked = argparse.Namespace(graphs=tmp_path, rehearse=True)
+
+    def running(check: str) -> list[int]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"reports.gpu.child\0{check}" in (process / "cmdline").read_bytes().decode():
+                    found.append(int(process.name))
+        return found
+
+    slow = threading.Thread(target=program.measured, args=("pool", asked, tmp_path, 60.0))
+    slow.start()
+    while not running("memory:") and slow.is_alive():
+        time.sleep(0.01)
+    os.kill(*running("pool"), signal.SIGKILL)  # as at the end of its time
+    slow.join()
+    time.sleep(0.5)
+    assert not running("memory:")
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
