@@ -62,7 +62,8 @@ profile (`--hardware`), and copies to the host are allowed.
 
 _SAVE_ON_CPU = """
 - **save_on_cpu** is meant for a GPU. On a CPU it only copies what is saved (`pin_memory=True`; without
-it, nothing happens), within the same memory, and no plan is made for its peak.
+it, nothing happens), within the same memory, and no plan is made for its peak. AOTAutograd's offloading
+(`torch._functorch.config.enable_activation_offloading`) puts on the CPU what is there already.
 """
 
 _COMPILE = """
