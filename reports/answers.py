@@ -5,12 +5,11 @@
     python -m reports.answers quality again limits   these parts
 
 `quality`: plans after more and more time, made with `--reproducible`, whose time limits count work in
-place of seconds (`planner.clock`): the table is the same on any machine, however busy. `wall`: the same
-in seconds of the clock on the wall, on a quiet machine, and while every core is kept busy. `again`: the
-same command twenty times, while every core is kept busy. `limits`: chains of up to 100,000 nodes, in
-seconds of the clock on the wall. `agree`: whether all outputs say the same of a plan
-(`reports.agreement`). Nothing is verified. Writes `answers.json` and `answers.md` in this
-folder, a row at a time.
+place of seconds (`planner.clock`): the table is the same on any machine. `wall`: the same by default
+options, which cap the seconds, on a quiet machine, and while every core is kept busy. `again`: the same
+command again and again, while every core is kept busy. `limits`: chains of up to 100,000 nodes, in
+seconds. `agree`: whether all outputs say the same of a plan (`reports.agreement`). Nothing is verified.
+Writes `answers.json` and `answers.md` in this folder, a row at a time.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ WALL_LIMITS_S = (2, 5, 15, 60)
 AGREEING = ("90%", "75%", "60%", "45%")
 """Budgets at which each sample's outputs are compared, where there is a plan that changes something."""
 
-AGAIN, AGAIN_LIMIT_S = 20, 4
-"""How often the same plan is requested, and the time limit of each request."""
+AGAIN = {True: (20, 4), False: (5, 60)}
+"""How often the same plan is requested, with `--reproducible` or without, and each time limit."""
 
 CHAINS = (1_000, 4_000, 13_000, 40_000, 100_000)
 """The approximate numbers of nodes of the chains."""
@@ -142,10 +141,15 @@ def _taken(
 
 
 def again_row(model: Path, budget: str, how: dict[str, Any]) -> Row:
-    """Measure the same request twenty times, while every core is busy."""
+    """Measure the same request several times, while every core is busy."""
+    row: Row = {"model": model.stem, "budget": budget, **how}
+    made(model, budget, how, 1, reproducible=False)  # keeps operation times of the quiet machine
     with _busy():
-        digests = [made(model, budget, how, AGAIN_LIMIT_S)[1] for _ in range(AGAIN)]
-    return {"model": model.stem, "budget": budget, **how, "digests": len(set(digests))}
+        for name, asked in (("digests", True), ("default", False)):
+            times, limit_s = AGAIN[asked]
+            found = (made(model, budget, how, limit_s, reproducible=asked) for _ in range(times))
+            row[name] = len({digest for _, digest in found})
+    return row
 
 
 @contextlib.contextmanager
@@ -246,9 +250,9 @@ def _wall(rows: Sequence[Row]) -> list[str]:
     return [
         "## The same by the clock on the wall",
         "",
-        "Limits are seconds, as a user sets them. *Busy*: two processes a core did nothing but count "
-        "meanwhile. Operation times are the same in a row: kept from the quiet machine, or the card's "
-        "profile.",
+        "Default options: limits are of work and of seconds, whichever is reached first. *Busy*: two "
+        "processes a core did nothing but count meanwhile. Operation times are the same in a row: kept "
+        "from the quiet machine, or the card's profile.",
         "",
         f"After 5 s, {len(near)} of {len(runs)} plans are within 5% of the row's best. In "
         f"{len(monotone)} of {len(runs)} rows no plan is dearer by more than {_CLOCK:.1%} than one that "
@@ -281,13 +285,13 @@ def _again(rows: Sequence[Row]) -> list[str]:
     return [
         "## The same each time",
         "",
-        f"The same command with `--reproducible --time-limit {AGAIN_LIMIT_S}`, {AGAIN} times, while two "
-        "processes a core did nothing but count: how many different pairs of rewritten file and plan, to "
-        "the byte, came of it.",
+        "Different pairs of rewritten file and plan, to the byte, while two processes a core did nothing "
+        f"but count: of {AGAIN[True][0]} commands with `--reproducible --time-limit {AGAIN[True][1]}`, and "
+        f"of {AGAIN[False][0]} with default options, which count work but end after {AGAIN[False][1]} s.",
         "",
-        "| model | budget | on | different answers |",
-        "|---|---:|---|---:|",
-        *(f"| {r['model']} | {r['budget']} | {_where(r)} | {r['digests']} |" for r in rows),
+        "| model | budget | on | `--reproducible` | default |",
+        "|---|---:|---|---:|---:|",
+        *(line(r["model"], r["budget"], _where(r), r["digests"], r["default"]) for r in rows),
         "",
     ]
 
