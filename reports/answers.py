@@ -285,9 +285,9 @@ def _again(rows: Sequence[Row]) -> list[str]:
     return [
         "## The same each time",
         "",
-        "Different pairs of rewritten file and plan, to the byte, while two processes a core did nothing "
-        f"but count: of {AGAIN[True][0]} commands with `--reproducible --time-limit {AGAIN[True][1]}`, and "
-        f"of {AGAIN[False][0]} with default options, which count work but end after {AGAIN[False][1]} s.",
+        "Different pairs of rewritten file and plan, to the byte, while two processes a core counted: of "
+        f"{AGAIN[True][0]} commands with `--reproducible --time-limit {AGAIN[True][1]}`, and of "
+        f"{AGAIN[False][0]} with default options, which count work but end after {AGAIN[False][1]} s.",
         "",
         "| model | budget | on | `--reproducible` | default |",
         "|---|---:|---|---:|---:|",
