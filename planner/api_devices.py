@@ -19,6 +19,7 @@ from planner.pipeline.answer.budgets.sharding import sharded
 from planner.pipeline.prepare.prepared import BOUND_SIZES, silent
 from planner.processes.garbage import collected_seldom
 from planner.report.document.fit import TERMS, FitDocument, device_row
+from planner.report.document.views import composition_at_peak
 from planner.request import AUTO_RESERVE, Costs, Request, options_of
 from planner.request.asking import documented
 from planner.request.bounding import Given
@@ -104,6 +105,7 @@ def _document(finder: Finder, dim: str, asked: Sequence[int], *, reserve: str) -
         devices=devices,
         all_fit=all(device.fits for device in devices),
         least=least,
+        composition_at_peak=composition_at_peak(first.baseline.view),
         sharded=sharded(first.baseline),
         reserve=reserve,
         seed=finder.request.seed,

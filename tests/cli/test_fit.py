@@ -28,6 +28,10 @@ def test_a_document_and_its_exit_code(tmp_path, capsys):
     assert main(arguments) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "planner.fit/1"
+    made_of = document["composition_at_peak"]
+    as_it_is = document["devices"][1]["ways"][0]
+    assert {"parameter", "optimizer state"} <= made_of.keys()
+    assert sum(made_of.values()) == as_it_is["peak_bytes"]
     assert [row["hardware"] for row in document["devices"]] == [large, small, "t4"]
     ways = {way["how"]: way for way in document["devices"][1]["ways"]}
     assert [way["fits"] for way in ways.values()] == [False, False, True, True]
@@ -65,6 +69,7 @@ def test_the_table(chain, tmp_path, capsys):  # noqa: F811
         "verdict",
         "small.toml",
         "nothing was run on these",
+        "Made of",
     ):
         assert text in brief
     assert "--reserve" in brief and "Assumed" not in brief and "Every way" not in brief

@@ -121,7 +121,8 @@ class FitDocument(Document, kw_only=True, frozen=True):
     Attributes:
         dims: sizes of the dims that have one; dim: name of the swept dim, which has several.
         sizes: the sizes of `dim` that were tried, ascending.
-        sharded: peaks at the size of `least`.
+        composition_at_peak: bytes of the model as it is, by category, at the size of `least`.
+        sharded: peaks at that size.
         next: the command for the first device that needs a plan or has none.
     """
 
@@ -139,6 +140,7 @@ class FitDocument(Document, kw_only=True, frozen=True):
     sentence: str = ""
     devices: tuple[DeviceRow, ...]
     least: LeastPeaks
+    composition_at_peak: dict[str, int]
     sharded: tuple[Sharded, ...]
     next: str | None = None
     assumptions: tuple[str, ...]

@@ -62,8 +62,7 @@ class PeakDocument(Document, frozen=True):
     @property
     def parts(self) -> list[tuple[str, int, float]]:
         """Category, bytes and share of the peak, largest first."""
-        parts = sorted(self.composition_at_peak.items(), key=lambda item: -item[1])
-        return [(name, size, size / (self.peak_bytes or 1)) for name, size in parts]
+        return parts_of(self.composition_at_peak)
 
 
 class LeftOut(Document, frozen=True):
@@ -148,21 +147,31 @@ def peak_document(view: ModelView) -> PeakDocument:
         peak_bytes=line.peak_bytes,
         peak_step=line.peak_step,
         peak_operation=peak,
-        composition_at_peak={str(c): size for c, size in sorted(_at_peak(view).items()) if size},
+        composition_at_peak=composition_at_peak(view),
         residents_at_peak=tuple(_residents(view)),
     )
 
 
-def _at_peak(view: ModelView) -> dict[Category, int]:
-    """Return the bytes at the peak, by category."""
+def parts_of(composition: dict[str, int]) -> list[tuple[str, int, float]]:
+    """Return each category with its bytes and its share of all, largest first."""
+    whole = sum(composition.values()) or 1
+    parts = sorted(composition.items(), key=lambda item: -item[1])
+    return [(name, size, size / whole) for name, size in parts]
+
+
+def composition_at_peak(view: ModelView) -> dict[str, int]:
+    """Return the bytes at the peak, by category, without categories that have none there."""
     line = view.timeline
-    return {c: int(part[line.peak_step]) for c, part in line.by_category.items() if len(part)}
+    parts = sorted(
+        (c, int(part[line.peak_step])) for c, part in line.by_category.items() if len(part)
+    )
+    return {str(category): size for category, size in parts if size}
 
 
 def view_document(view: ModelView, decisions: Sequence[Decision] = ()) -> ViewDocument:
     """Make the document of one model, with the fates that the decisions give its tensors."""
     graph, line, peak = view.graph, view.timeline, peak_document(view)
-    left_out, at_peak = peak.residents_at_peak[MAX_RESIDENTS:], _at_peak(view)
+    left_out, at_peak = peak.residents_at_peak[MAX_RESIDENTS:], peak.composition_at_peak
     return told(
         ViewDocument,
         view,

@@ -92,8 +92,7 @@ def print_peak_brief(model: str, peak: PeakDocument, console: Console | None = N
     print_whole(out, nearby(model), "bold")
     where = f"at step {peak.peak_step:,} of {peak.steps:,}, {peak.peak_operation}"
     print_row(out, "Peak", f"{format_both(peak.peak_bytes)}, {where}")
-    parts = (f"{name} {format_bytes(n)} ({format_percent(share)})" for name, n, share in peak.parts)
-    print_row(out, "Made of", ", ".join(parts))
+    print_row(out, "Made of", phrases.made_of(peak.parts))
     largest = peak.residents_at_peak[:_RESIDENTS]
     print_row(out, "Largest", ", ".join(f"{r.tensor} {format_bytes(r.bytes)}" for r in largest))
 

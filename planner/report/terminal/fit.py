@@ -9,9 +9,11 @@ from rich.console import Console
 from planner.defaults import AUTO_RESERVE
 from planner.report.document.budgets import dims_text
 from planner.report.document.fit import HOWS, DeviceRow, FitDocument, Sharded, WayRow
+from planner.report.document.views import parts_of
 from planner.report.plain import nearby, nearby_command
 from planner.report.remarks import that_matter
 from planner.report.terminal import (
+    phrases,
     print_assumptions,
     print_line,
     print_notes,
@@ -58,6 +60,7 @@ def print_fit(
             rows += _rows(device, bool(dim))
         print_table(out, "Every way to fit", columns, rows)
     out.print()
+    print_row(out, "Made of", phrases.made_of(parts_of(document.composition_at_peak)))
     _print_least(out, document)
     if in_full or not document.all_fit:
         print_row(out, "Sharded", _sharded_text(document.sharded))

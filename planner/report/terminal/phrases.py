@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.report.document.budgets import PointRow
 from planner.report.document.headline import Headline
 from planner.report.document.outcome import PlanFigures
@@ -29,6 +31,13 @@ def budget_text(head: Headline) -> str:
     if "%" in said:
         return f"{said} = {size}"
     return size if not said or said[0].isdigit() else f"{size}: {said}"
+
+
+def made_of(parts: Sequence[tuple[str, int, float]]) -> str:
+    """Write each category with its bytes and its share."""
+    return ", ".join(
+        f"{name} {format_bytes(size)} ({format_percent(share)})" for name, size, share in parts
+    )
 
 
 def proof(plan: PlanFigures, head: Headline) -> str:
