@@ -48,8 +48,13 @@ def optimize_sentence(headline: Headline) -> str:
     fit = "within" if headline.fits else "over"
     text = (
         f"Peak device memory goes from {format_bytes(before)} to {format_bytes(after)} "
-        f"({saved} less), {fit} the budget of {budget}, {_at_what_cost(headline)}"
+        f"({saved} less), {fit} the budget of {budget}: "
+        f"{', '.join(changes(headline)) or 'a better order of the same operations'}"
     )
+    measured, predicted = headline.measured_time_ratio, headline.predicted_time_ratio
+    ratio, how = (measured, "measured") if measured is not None else (predicted, "predicted")
+    if ratio is not None:
+        text += f", at {ratio:.3f} times the step time ({how})"
     return " ".join(filter(None, (f"{text}.", headline.copies_sentence, _proof(headline))))
 
 
@@ -64,31 +69,33 @@ def copies_sentence(plan: Plan) -> str:
     )
 
 
-def _at_what_cost(headline: Headline) -> str:
-    measured, predicted = headline.measured_time_ratio, headline.predicted_time_ratio
-    ratio, how = (measured, "measured") if measured is not None else (predicted, "predicted")
-    done = []
-    if headline.micro is not None:
-        runs, samples = headline.micro.runs, headline.micro.samples
-        done.append(
-            f"making the step in {counted(runs, 'run')} on {counted(samples, 'sample')} each"
-        )
-    if headline.recomputed_ops:
-        done.append(f"recomputing {counted(headline.recomputed_ops, 'operation')}")
-    if headline.swapped_tensors:
-        moved = format_bytes(headline.swapped_bytes)
-        done.append(f"swapping {counted(headline.swapped_tensors, 'tensor')} ({moved} copied)")
-    if headline.split_nodes:
-        done.append(f"running {counted(headline.split_nodes, 'node')} in chunks of rows")
-    if headline.paged_tensors:
-        done.append(f"keeping {paged(headline.paged_tensors)} on the host")
-    if headline.fused_nodes:
-        done.append(f"fusing operations into {counted(headline.fused_nodes, 'node')}")
-    if headline.halved_tensors:
-        count = counted(headline.halved_tensors, "saved tensor")
-        done.append(f"storing {count} in {headline.cast_saved}, which is lossy")
-    by = " and ".join(done) if done else "by a better order of the same operations"
-    return by if ratio is None else f"{by}, at {ratio:.3f} times the step time ({how})"
+def changes(head: Headline) -> list[str]:
+    """Describe each kind of change of the rewritten model: how many, their bytes, predicted time."""
+    found = []
+    if head.micro is not None:
+        runs, samples = counted(head.micro.runs, "run"), counted(head.micro.samples, "sample")
+        found.append(f"{runs} of {samples} a step")
+    if head.recomputed_ops:
+        cost = f"{format_bytes(head.recomputed_bytes)}, {format_duration(head.recompute_us)}"
+        found.append(f"{counted(head.recomputed_ops, 'operation')} recomputed ({cost})")
+    if head.swapped_tensors:
+        moved = f"{format_bytes(head.swap_out_bytes)} out, {format_bytes(head.swap_in_bytes)} in"
+        swapped = f"{counted(head.swapped_tensors, 'tensor')} swapped"
+        found.append(f"{swapped} ({moved}, {format_duration(head.swap_us)})")
+    if head.paged_tensors:
+        moved = f"{format_bytes(head.page_in_bytes)} in, {format_bytes(head.page_out_bytes)} out"
+        kept = f"{paged(head.paged_tensors)} on the host"
+        found.append(f"{kept} ({moved}, {format_duration(head.page_us)})")
+    if head.split_nodes:
+        nodes, regions = counted(head.split_nodes, "node"), counted(head.split_regions, "region")
+        found.append(f"{nodes} in up to {head.split_chunks:,} chunks of rows ({regions})")
+    if head.fused_nodes:
+        found.append(counted(head.fused_nodes, "fused node"))
+    if head.halved_tensors:
+        cost = f"{format_bytes(head.halved_bytes)}, {format_duration(head.cast_us)}"
+        count = counted(head.halved_tensors, "saved tensor")
+        found.append(f"{count} in {head.cast_saved} ({cost}), lossy")
+    return found
 
 
 def paged(count: int) -> str:

@@ -99,7 +99,7 @@ def test_what_is_shown_says_how_the_step_is_made(
 ) -> None:
     payload = optimize_document(four)
     assert payload.headline.micro == StepRuns(runs=4, samples=BATCH // 4)
-    assert "making the step in 4 runs on 256 samples each" in payload.headline.sentence
+    assert "4 runs of 256 samples a step" in payload.headline.sentence
     assert payload.plan.micro.dim == "batch"
     assert json_text(payload)
     for step in payload.next_steps:

@@ -145,12 +145,10 @@ def test_one_of_a_kind_is_counted_in_the_singular():
     payload = optimize_document(dataclasses.replace(result, verification=checks))
     named = dict(rows(payload))
     assert re.fullmatch(
-        r"1 operation recomputed \(.*\), 1 tensor swapped \(.* copied\)", named["Done"]
+        r"1 operation recomputed \(.*\), 1 tensor swapped \(.* out, .* in, .*\)", named["Done"]
     )
     assert "1 of 1 output bit-identical" in named["Verified"]
-    full = printed(print_optimize, payload)
-    assert re.search(r"Recomputed +1 operation, ", full)
-    assert re.search(r"Swapped +1 tensor, ", full)
+    assert f"Done      {named['Done']}" in printed(print_optimize, payload)
 
 
 def test_names_of_files_below_the_working_folder_are_relative(tmp_path, monkeypatch):

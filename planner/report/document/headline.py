@@ -145,11 +145,6 @@ class Headline(Held, frozen=True):
         """The saved share of the original peak."""
         return self.peak_saved_bytes / (self.peak_before_bytes or 1)
 
-    @property
-    def swapped_bytes(self) -> int:
-        """Bytes copied to the host and back by swaps."""
-        return self.swap_out_bytes + self.swap_in_bytes
-
 
 def held(result: OptimizeResult) -> Held:
     """Collect the bytes that sessions hold.

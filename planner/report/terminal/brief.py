@@ -1,8 +1,8 @@
 """The short summaries: about ten lines, the outcome on top.
 
-All further output of `planner.report.terminal.whole` is on the page and in `--json`, and printed with
-`--verbose`. The summaries keep all facts by which a reader judges the result: failures, unverified
-parts, assumptions on the model (`planner.report.remarks`), one line each.
+`--verbose` prints the same lines, and `planner.report.terminal.whole` the rest, which is also on the
+page and in `--json`. The summaries keep all facts by which a reader judges the result: failures,
+unverified parts, assumptions on the model (`planner.report.remarks`), one line each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planner.report.document.headline import Headline
 from planner.report.document.outcome import OptimizeDocument, PlanFigures
 from planner.report.document.verification import VerificationFigures
 from planner.report.document.views import PeakDocument
-from planner.report.narrative import paged, times_of
+from planner.report.narrative import changes, times_of
 from planner.report.plain import nearby, nearby_command
 from planner.report.remarks import that_matter
 from planner.report.terminal import (
@@ -49,8 +49,23 @@ _SEEN = {"replayed": "from the order that ONNX Runtime ran"}
 
 
 def print_optimize_brief(document: OptimizeDocument, console: Console | None = None) -> None:
-    """Print whether it fits, the verification, the peak, the time, the changes, and the next step."""
+    """Print the outcome, the remarks that matter, and the next step."""
     out = console or wide_console()
+    head, checks = document.headline, document.verification
+    print_outcome(document, out)
+    notes = checks.notes if checks else ()
+    print_notes(out, [*notes_of(head), *that_matter([*document.assumptions, *notes])])
+    for step in document.next_steps:
+        if step.command is not None:
+            print_row(out, "Next", step.text)
+            print_row(out, "", nearby_command(step.command), "cyan")
+            break
+    is_on_page = head.verified is not False and any(document.outputs.values())
+    print_row(out, "More", "the report, or -v" if is_on_page else "-v")
+
+
+def print_outcome(document: OptimizeDocument, out: Console) -> None:
+    """Print whether it fits, the verification, the peak, the time, the changes, and the files."""
     head, plan, checks = document.headline, document.plan, document.verification
     print_whole(out, _outcome(head), GOOD if head.is_good else BAD)
     print_row(out, "Verified", _verified(checks, head), "" if checks else NOTE)
@@ -63,21 +78,13 @@ def print_optimize_brief(document: OptimizeDocument, console: Console | None = N
         print_row(out, "Process", text)
     print_row(out, "Live", _peak(head))
     print_row(out, "Time", _time(head, plan.cost_source))
-    print_row(out, "Done", done(document))
+    print_row(out, "Done", _done(document))
     print_row(out, "Search", f"{plan.solve_s:.1f} s: {phrases.proof(plan, head)}")
     written = [nearby(path) for path in document.outputs.values() if path is not None]
     if written:
         print_row(out, "Wrote", ", ".join(written))
     if document.script is not None:
         print_row(out, "Script", document.script, "cyan")
-    notes = checks.notes if checks else ()
-    print_notes(out, [*_notes_of(head), *that_matter([*document.assumptions, *notes])])
-    for step in document.next_steps:
-        if step.command is not None:
-            print_row(out, "Next", step.text)
-            print_row(out, "", nearby_command(step.command), "cyan")
-            break
-    print_row(out, "More", "the report, or -v" if head.verified is not False and written else "-v")
 
 
 def print_analysis_brief(document: AnalyzeDocument, console: Console | None = None) -> None:
@@ -100,19 +107,30 @@ def print_peak_brief(model: str, peak: PeakDocument, console: Console | None = N
 def print_possible_brief(document: AnalyzeDocument, console: Console | None = None) -> None:
     """Print the rest of an analysis: the possible peaks, and the cost of budgets."""
     out = console or wide_console()
-    head, cost_source = document.headline, document.cost_source
-    for name, text in _possible(head):
-        print_row(out, name, text)
-    print_row(out, "Time", f"{format_duration(head.time_us)} a step, predicted ({cost_source})")
-    if document.budget_preview is not None:
-        points = document.budget_preview.frontier.points
-        rows = [phrases.point_row(point)[:_PREVIEW_COLUMNS] for point in points]
-        title = f"What a budget would cost ({times_of(cost_source)})"
-        print_table(out, title, phrases.POINT_COLUMNS[:_PREVIEW_COLUMNS], rows)
+    print_possible(document, out)
+    print_preview(document, out, _PREVIEW_COLUMNS)
     print_notes(out, that_matter(document.assumptions))
     print_row(
         out, "More", "-v adds arenas, residents and what was assumed; -o FILE.html writes a page"
     )
+
+
+def print_possible(document: AnalyzeDocument, out: Console) -> None:
+    """Print the possible peaks, and the time of a step."""
+    head = document.headline
+    for name, text in _possible(head):
+        print_row(out, name, text)
+    time = format_duration(head.time_us)
+    print_row(out, "Time", f"{time} a step, predicted ({document.cost_source})")
+
+
+def print_preview(document: AnalyzeDocument, out: Console, columns: int | None = None) -> None:
+    """Print the cost of budgets: the first `columns` columns, or all."""
+    if document.budget_preview is not None:
+        points = document.budget_preview.frontier.points
+        rows = [phrases.point_row(point)[:columns] for point in points]
+        title = f"What a budget would cost ({times_of(document.cost_source)})"
+        print_table(out, title, phrases.POINT_COLUMNS[:columns], rows)
 
 
 def _verified(v: VerificationFigures | None, head: Headline) -> str:
@@ -149,30 +167,11 @@ def _verified(v: VerificationFigures | None, head: Headline) -> str:
     )
 
 
-def done(document: OptimizeDocument) -> str:
+def _done(document: OptimizeDocument) -> str:
     """Describe the changes that the rewritten model has."""
-    head = document.headline
-    if head.is_copy:
+    if document.headline.is_copy:
         return "nothing: the model is within the budget, and was copied as it is"
-    found = []
-    if head.micro is not None:
-        runs, samples = counted(head.micro.runs, "run"), counted(head.micro.samples, "sample")
-        found.append(f"{runs} of {samples} a step")
-    if head.recomputed_ops:
-        size = format_bytes(head.recomputed_bytes)
-        found.append(f"{counted(head.recomputed_ops, 'operation')} recomputed ({size})")
-    if head.swapped_tensors:
-        size = format_bytes(head.swapped_bytes)
-        found.append(f"{counted(head.swapped_tensors, 'tensor')} swapped ({size} copied)")
-    if head.paged_tensors:
-        size = format_bytes(head.page_in_bytes + head.page_out_bytes)
-        found.append(f"{paged(head.paged_tensors)} on the host ({size} copied)")
-    if head.split_nodes:
-        found.append(f"{counted(head.split_nodes, 'node')} in up to {head.split_chunks} chunks")
-    if head.fused_nodes:
-        found.append(counted(head.fused_nodes, "fused node"))
-    if head.halved_tensors:
-        found.append(f"{counted(head.halved_tensors, 'saved tensor')} in {head.cast_saved}, lossy")
+    found = changes(document.headline)
     if document.is_reordered:
         found.append("order changed")
     return ", ".join(found) or "the order pinned, nothing else changed"
@@ -206,6 +205,7 @@ def _peak(head: Headline) -> str:
     if head.host_bytes:
         where = "on disk" if head.disk else "on the host"
         text += f"; {format_bytes(head.host_bytes)} {where} at once"
+        text += f" (limit {format_bytes(head.host_budget_bytes)})" if head.host_budget_bytes else ""
     if head.file_bytes:
         text += f"; {format_bytes(head.file_bytes)} in files"
     return text
@@ -215,14 +215,15 @@ def _time(head: Headline, cost_source: str) -> str:
     before, after = format_duration(head.time_before_us), format_duration(head.time_after_us)
     ratio = head.predicted_time_ratio
     times = "" if ratio is None else f"x{ratio:.3f} "
-    text = f"{times}predicted ({before} -> {after}, {cost_source or 'source unknown'})"
+    cached = f", {format_duration(head.cache_us)} of it in the caches" if head.cache_us else ""
+    text = f"{times}predicted ({before} -> {after}{cached}, {cost_source or 'source unknown'})"
     if head.measured_time_ratio is None:
         return f"{text}; not measured"
     measured = f"x{head.measured_time_ratio:.3f} measured on this machine"
     return f"{text}; {measured} ({phrases.measured_times(head)})"
 
 
-def _notes_of(head: Headline) -> list[str]:
+def notes_of(head: Headline) -> list[str]:
     """Return notes that follow from the figures themselves."""
     notes = []
     if head.is_plain_over:
@@ -242,8 +243,8 @@ def _notes_of(head: Headline) -> list[str]:
 def _possible(head: AnalysisHeadline) -> Iterator[tuple[str, str]]:
     best = f"{format_bytes(head.best_order_peak_bytes)} by order alone"
     best += f", {format_budget(head.least_peak_bytes)} with {head.least_peak_levers}"
-    yield "Possible", f"{best}; no plan below {format_bytes(head.least_peak_bound_bytes)}"
+    yield "Possible", f"{best}; no plan below {format_both(head.least_peak_bound_bytes)}"
     if head.least_peak_on_host_bytes is not None:
-        below = f"no plan below {shown(format_bytes, head.least_peak_on_host_bound_bytes)}"
+        below = f"no plan below {shown(format_both, head.least_peak_on_host_bound_bytes)}"
         found = format_budget(head.least_peak_on_host_bytes)
         yield "On host", f"{found} with inputs and outputs there; {below}"

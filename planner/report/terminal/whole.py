@@ -1,4 +1,4 @@
-"""Print a whole report, as `--verbose` does."""
+"""Print a whole report, as `--verbose` does: the summary, and all that it leaves out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from planner.report.document.analysis import AnalyzeDocument
-from planner.report.document.headline import Headline
-from planner.report.document.outcome import OptimizeDocument, PlanFigures
+from planner.report.document.outcome import OptimizeDocument
 from planner.report.document.verification import VerificationFigures
 from planner.report.document.views import RegionFigures, ViewDocument
-from planner.report.narrative import paged
 from planner.report.next_steps import StepRow
-from planner.report.plain import nearby, nearby_command
+from planner.report.plain import nearby_command
 from planner.report.terminal import (
     BAD,
     GOOD,
@@ -21,16 +19,24 @@ from planner.report.terminal import (
     print_assumptions,
     print_facts,
     print_line,
+    print_notes,
+    print_row,
     print_table,
     print_whole,
     shown,
     wide_console,
 )
+from planner.report.terminal.brief import (
+    notes_of,
+    print_outcome,
+    print_peak_brief,
+    print_possible,
+    print_preview,
+)
 from planner.results.verification import CopyCheck, MicroCheck
 from planner.units import (
     counted,
     format_both,
-    format_budget,
     format_bytes,
     format_duration,
     format_percent,
@@ -40,132 +46,57 @@ _ROWS = 10
 
 
 def print_analysis(document: AnalyzeDocument, console: Console | None = None) -> None:
-    """Print headline, composition at the peak, and the ten largest residents."""
+    """Print the summary of an analysis, arenas, the ten largest residents, and what was assumed."""
     out = console or wide_console()
-    print_line(out, nearby(document.model), "bold")
-    print_line(out, document.headline.sentence)
-    print_facts(out, _possible(document))
-    parts = document.view.parts
-    rows = [[name, format_bytes(size), format_percent(share)] for name, size, share in parts]
-    print_table(out, "Memory at the peak", ["category", ">bytes", ">share"], rows)
+    print_peak_brief(document.model, document.view, out)
+    print_possible(document, out)
+    for name, text in _of_model(document):
+        print_row(out, name, text)
     _residents(out, document.view)
-    if document.budget_preview is not None:
-        rows = [phrases.point_row(point) for point in document.budget_preview.frontier.points]
-        print_table(out, "What a budget would cost (predicted)", phrases.POINT_COLUMNS, rows)
+    print_preview(document, out)
     print_assumptions(out, document.assumptions)
 
 
-def _possible(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the peak, and of the peaks that are possible."""
+def _of_model(document: AnalyzeDocument) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of rows that the summary of an analysis leaves out."""
     head, view = document.headline, document.view
-    yield "Peak", format_both(head.peak_bytes)
-    yield "at step", f"{view.peak_step:,} of {view.steps:,}: {view.peak_operation}"
-    yield "Best order", f"{format_bytes(head.best_order_peak_bytes)} ({head.best_order_name})"
-    yield "Least feasible", format_budget(head.least_peak_bytes)
-    yield "No plan below", format_both(head.least_peak_bound_bytes)
-    if head.least_peak_on_host_bytes is not None:
-        below = f"no plan below {shown(format_both, head.least_peak_on_host_bound_bytes)}"
-        found = format_budget(head.least_peak_on_host_bytes)
-        yield "Inputs, outputs on the host", f"{found}; {below}"
-    yield "Step time", f"{format_duration(head.time_us)} (predicted: {document.cost_source})"
-    yield "In one region", _region(view.one_region)
+    yield "Order", f"{format_bytes(head.best_order_peak_bytes)} at best ({head.best_order_name})"
+    yield "Region", _region(view.one_region)
     for arena in view.arena:
         text = f"{format_bytes(arena.in_use_bytes)} in use, {format_bytes(arena.held_bytes)} held"
         beside = arena.beside_bytes
         kind = f"predicted; {format_bytes(beside)} of inputs beside it" if beside else "predicted"
-        yield f"Arena, {arena.options} options", f"{text} ({kind})"
+        yield "Arena", f"{text} under {arena.options} options ({kind})"
 
 
 def print_optimize(document: OptimizeDocument, console: Console | None = None) -> None:
-    """Print headline, plan summary, the largest decisions, verification, and files."""
+    """Print the outcome, the largest decisions, verification, assumptions, and all next steps."""
     out = console or wide_console()
-    head = document.headline
-    print_line(out, head.verdict, GOOD if head.is_good else BAD)
-    print_line(out, head.sentence)
-    print_facts(out, _facts(document))
+    print_outcome(document, out)
+    for name, text in _of_plan(document):
+        print_row(out, name, text)
+    print_notes(out, notes_of(document.headline))
     _decisions(out, document)
     if document.verification is not None:
         print_verification(document.verification, out)
     print_assumptions(out, document.assumptions)
     _next(out, document.next_steps)
-    for what, path in document.outputs.items():
-        if path is not None:
-            print_line(out, f"{what}: {nearby(path)}")
-    if document.script is not None:
-        print_whole(out, f"  {document.script}", "cyan")
 
 
-def _facts(document: OptimizeDocument) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the request and its outcome."""
-    head, plan = document.headline, document.plan
-    yield from _outcome(head, plan)
-    regions = (document.before.one_region, document.after.one_region)
-    yield "In one region", " -> ".join(map(_region, regions))
-    yield "Step time", _times(head)
-    yield from _done(head)
-    yield "Search", f"{plan.engine or 'none'} in {plan.solve_s:.1f} s; {phrases.proof(plan, head)}"
-
-
-def _outcome(head: Headline, plan: PlanFigures) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the request, and of the resulting memory."""
-    yield "Budget", phrases.budget_text(head)
-    if plan.max_slowdown is not None:
-        limit = f"at most {format_percent(plan.max_slowdown)} slower"
-        yield "Limit", f"{limit}; the {plan.binds or 'budget'} binds"
+def _of_plan(document: OptimizeDocument) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of rows that the outcome leaves out."""
+    head = document.headline
+    peaks = (head.peak_before_bytes, head.order_alone_peak_bytes, head.peak_after_bytes)
+    before, alone, after = map(format_both, peaks)
+    by = "order and casts" if head.halved_tensors else "order"
+    yield "Peak", f"{before}; {alone} by {by} alone; {after} as planned"
     if head.reserve_bytes:
         yield "Reserve", format_both(head.reserve_bytes)
-    yield "Peak before", format_both(head.peak_before_bytes)
-    alone = "by order and casts alone" if head.halved_tensors else "by order alone"
-    yield alone, format_both(head.order_alone_peak_bytes)
-    yield "Peak after", format_both(head.peak_after_bytes)
-    if text := phrases.held_text(head):
-        yield "Held", text
-    if text := phrases.grown_text(head):
-        yield "Process", text
-
-
-def _done(head: Headline) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the plan's changes to tensors and operations."""
-    if head.recomputed_ops:
-        what = counted(head.recomputed_ops, "operation")
-        moved = f"{format_bytes(head.recomputed_bytes)}, {format_duration(head.recompute_us)}"
-        yield "Recomputed", f"{what}, {moved}"
-    if head.swapped_tensors:
-        moved = f"{format_bytes(head.swap_out_bytes)} out, {format_bytes(head.swap_in_bytes)} in"
-        what = f"{counted(head.swapped_tensors, 'tensor')}, {moved}"
-        yield "Swapped", f"{what}, {format_duration(head.swap_us)}"
-    if head.split_nodes:
-        nodes, regions = counted(head.split_nodes, "node"), counted(head.split_regions, "region")
-        chunks = counted(head.split_chunks, "chunk")
-        yield "In chunks", f"{nodes}, in {regions} of up to {chunks} of rows"
-    if head.paged_tensors:
-        moved = f"{format_bytes(head.page_in_bytes)} in, {format_bytes(head.page_out_bytes)} out"
-        what = f"{paged(head.paged_tensors)}, {moved}"
-        yield "On the host", f"{what}, {format_duration(head.page_us)}"
-    if head.fused_nodes:
-        yield "Fused", f"{counted(head.fused_nodes, 'node')} of planner's native library"
-    if head.halved_tensors:
-        what = f"{head.halved_tensors:,} in {head.cast_saved}, {format_bytes(head.halved_bytes)}"
-        worst = head.worst_rms_rel_diff
-        lossy = "" if worst is None else f"; outputs differ by {worst:.2g} at most (RMS)"
-        yield "In half, lossy", f"{what}, {format_duration(head.cast_us)}{lossy}"
-    if head.host_bytes or head.file_bytes:
-        most = f", at most {format_bytes(head.host_budget_bytes)}" if head.host_budget_bytes else ""
-        files = f"; {format_bytes(head.file_bytes)} more in files" if head.file_bytes else ""
-        where = "On disk" if head.disk else "Host memory"
-        yield where, f"{format_bytes(head.host_bytes)} at once{most}{files}"
-
-
-def _times(head: Headline) -> str:
-    before, after = format_duration(head.time_before_us), format_duration(head.time_after_us)
-    text = f"{before} -> {after} predicted"
-    if head.predicted_time_ratio is not None:
-        text += f" (x{head.predicted_time_ratio:.3f})"
-    if head.cache_us:
-        text += f", of which {format_duration(head.cache_us)} in the caches"
-    if head.measured_time_ratio is not None:
-        text += f"; {phrases.measured_times(head)} measured (x{head.measured_time_ratio:.3f})"
-    return text
+    regions = (document.before.one_region, document.after.one_region)
+    yield "Region", " -> ".join(map(_region, regions))
+    yield "Engine", document.plan.engine or "none"
+    if head.copies_sentence:
+        yield "Copies", head.copies_sentence
 
 
 def _next(out: Console, steps: Sequence[StepRow]) -> None:
