@@ -47,7 +47,7 @@ def _planner(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Plan the memory of an ONNX training graph: fit a budget at the least cost in time."""
+    """Plan the memory of an ONNX training graph: fit it into a budget at the least cost in time."""
 
 
 for _command, _summary in (

@@ -59,7 +59,10 @@ PlanFile = Annotated[
 Rewritten = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", metavar="FILE", help="The rewritten model [./NAME.planned.onnx]."
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Where to write the rewritten model [./NAME.planned.onnx].",
     ),
 ]
 HtmlReport = Annotated[

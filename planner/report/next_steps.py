@@ -81,7 +81,7 @@ def _planning(result: OptimizeResult) -> Iterator[StepRow]:
     if spare > _SPARE * plan.budget_bytes and plan.dims and is_swept:
         dim, size = next(iter(plan.dims.items()))
         yield StepRow(
-            f"{format_bytes(spare)} of the budget are left: a larger {dim} may fit.",
+            f"{format_bytes(spare)} of the budget is left: a larger {dim} may fit.",
             f"planner sweep {model} {_typed_options(plan, but=dim)}--dim "
             f"{shlex.quote(dim)}={size}:{2 * size}:{max(1, size // 4)} "
             f"--budgets {_typed_for_any_peak(plan)} -o sweep.html",
@@ -95,14 +95,14 @@ def _planning(result: OptimizeResult) -> Iterator[StepRow]:
         )
     if "roofline" in plan.cost_source and target_named(plan.device).is_host:
         yield StepRow(
-            "Times are modelled from a hardware profile: measure the operations where the model will "
-            "run, and plan with those.",
+            "Times are predicted from a hardware profile: measure the operations where the model will "
+            "run, and plan with the measured times.",
             _optimize(result, _typed(result), "--calibrate"),
         )
     if plan.decisions and result.plan_path is not None:
         largest = max(plan.decisions, key=lambda d: d.bytes)
         yield StepRow(
-            "See the alternatives for one tensor, also for one that stays on the device:",
+            "See what else is possible for one tensor, even one that stays on the device:",
             f"planner explain {model} {shlex.quote(str(result.plan_path))} "
             f"--tensor {shlex.quote(largest.tensor)}",
         )
@@ -141,8 +141,8 @@ def _budgets(result: OptimizeResult, preview: PreviewDocument) -> Iterator[StepR
     if least < budget:
         more = format_percent(max(0.0, most - slowdown))
         yield StepRow(
-            f"The least budget tried that has a plan is {_up(least)}, and takes {more} of the "
-            "model's own step more (predicted, for live bytes).",
+            f"The smallest budget tried that has a plan is {_up(least)}; it adds another {more} of the "
+            "model's own step (predicted, for live bytes).",
             None,
         )
     if worth := preview.us_per_mib:

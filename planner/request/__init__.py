@@ -54,7 +54,7 @@ anew."""
 
 AUTO_RESERVE = "auto"
 
-_LOOKED = "Device whose graph and kernels are analyzed [cpu, with the times of any --hardware]."
+_LOOKED = "Device whose graph and kernels are analyzed [cpu, also with --hardware of a GPU]."
 
 
 def _is_reserve(text: str) -> None:
@@ -88,10 +88,9 @@ class Costs:
         str,
         _target(
             "--hardware",
-            "Hardware profile.",
+            "Hardware profile: the name of one that ships with planner, or a TOML file.",
             commands=(*WITH_COPIES, "problem"),
             metavar="NAME|FILE.toml",
-            more="The name of a profile that ships with planner, or a TOML file.",
             completions=shipped_hardware,
         ),
     ] = HOST_PROFILE
@@ -109,9 +108,9 @@ class Costs:
         Calibrate,
         _target(
             "--calibrate/--no-calibrate",
-            "Measure operation times by a short run on this machine's CPU, or predict them. By "
-            "default they are measured if --hardware is cpu and a run takes seconds, and kept "
-            "for the next time.",
+            "Measure operation times in a short run on this machine's CPU, or predict them. By "
+            "default they are measured if --hardware is cpu and a run takes only seconds, and "
+            "reused by later commands.",
             unsaid=None,
             kind=bool,
             take=_as_calibrate,
@@ -127,14 +126,14 @@ class Limits:
         float,
         _limit(
             "--time-limit",
-            "Time limit for the search; reading, writing and verifying the model take extra time.",
+            "Time limit for the search alone; reading, writing and verifying the model come on top.",
             commands=(*READ_MODELS, "solve"),
             metavar="SECONDS",
             check=check_time_limit,
             unlike={
                 "optimize": dict(
-                    help="Time limit for the search, and for what comes before it as far as that takes "
-                    "more than 10 s; writing and verifying the model take extra time."
+                    help="Time limit for the search, and for what precedes it beyond the first 10 s; "
+                    "writing and verifying the model come on top."
                 ),
                 "sweep": dict(unsaid=120.0),
                 "fit": dict(unsaid=120.0),
@@ -146,7 +145,7 @@ class Limits:
         _limit(
             "--reproducible",
             "Make the same plan and file on any machine, however busy: predict operation times, "
-            "and let the search take more seconds than --time-limit if the machine is slow.",
+            "and search beyond --time-limit if the machine is slow.",
             commands=(*WITH_COPIES, "fit"),
         ),
     ] = False
@@ -167,8 +166,8 @@ class Request:
         str | None,
         _budget(
             "--budget",
-            "Device memory: 16GB, 12GiB, or 60% of the model's own peak [with --device and "
-            "--hardware of a GPU: its memory, less --reserve].",
+            "Device memory that the model may take: 16GB, 12GiB, or 60% of its own peak [on a GPU "
+            "given by --device and --hardware: its memory less --reserve].",
             commands=("optimize", "verify"),
             metavar="SIZE",
             more="On other devices, without --max-slowdown: the model's own peak.",
@@ -186,7 +185,8 @@ class Request:
         str | None,
         _budget(
             "--max-slowdown",
-            "Largest slowdown of a step; without --budget, planner finds the least peak within it.",
+            "How much slower a step may get; without --budget, planner looks for the lowest peak "
+            "within that limit.",
             metavar="PERCENT",
             check=parse_slowdown,
         ),
@@ -195,9 +195,8 @@ class Request:
         str,
         _budget(
             "--reserve",
-            "Part of the budget, or of the GPU's memory that is the budget, to leave unused. "
-            "auto: nothing of a --budget, and 1 GiB of a GPU's memory, for driver, context and "
-            "libraries.",
+            "How much of the budget to leave unused. auto: nothing of a --budget; of a GPU's "
+            "memory that is the budget, 1 GiB for driver, context and libraries.",
             commands=("optimize", "sweep", "fit"),
             unsaid=AUTO_RESERVE,
             metavar="SIZE|PERCENT",
@@ -211,9 +210,9 @@ class Request:
                     check=is_size("--reserve", zero_ok=True),
                 ),
                 "fit": dict(
-                    help="Part of each device's memory to leave to driver, context and libraries; "
-                    "auto: 1 GiB, or a tenth of the memory if that is less, as in planner "
-                    "optimize without --budget."
+                    help="How much of each device's memory to leave for driver, context and libraries; "
+                    "auto: 1 GiB, or a tenth of the memory if that is less, as planner optimize "
+                    "does without --budget."
                 ),
             },
         ),
@@ -222,8 +221,8 @@ class Request:
         BudgetOf,
         _budget(
             "--budget-of",
-            "Apply the budget to all memory that a session of planner.open_session holds, where "
-            "planner can predict it, or to live tensors alone, as papers count them.",
+            "What the budget limits: all memory held by a session that planner.open_session "
+            "opens, where planner can predict it, or live tensors alone, as papers count them.",
             more=f"It cannot be predicted for copies on {HOST.title}, whose arena they share, or on "
             f"{titles(lambda row: row.own_memory and not row.is_arena)}.",
         ),
@@ -233,7 +232,7 @@ class Request:
         Mapping[str, int],
         _size(
             "--dim",
-            "The size of an open dim, by its name or its place (x:0=8); may be repeated.",
+            "Size of an open dim, by its name or its position (x:0=8); may be repeated.",
             commands=(*READ_MODELS, "verify", "run", "export"),
             unsaid=None,
             metavar="NAME=N",
@@ -242,7 +241,7 @@ class Request:
             beside=(
                 Flag(
                     text="--shape",
-                    help="The size of every axis of an input: x=1x3x224x224; may be repeated.",
+                    help="Shape of an input: x=1x3x224x224; may be repeated.",
                     metavar="INPUT=AxBxC",
                     kind=list[str],
                 ),
@@ -252,15 +251,15 @@ class Request:
             take=lambda given: given or {},
             unlike={
                 "sweep": dict(
-                    help="The size of an open dim, by its name or its place (x:0=8); one may have "
+                    help="Size of an open dim, by its name or its position (x:0=8); one dim may have "
                     "several sizes.",
                     metavar="NAME=N[,N...]|A:B[:STEP]",
                     argument=Mapping[str, Sequence[int]],
                     read=sizes_of,
                 ),
                 "fit": dict(
-                    help="The size of an open dim, by its name or its place (x:0=8). One may have "
-                    "several sizes, or none, to double from 1 on: planner looks for the largest "
+                    help="Size of an open dim, by its name or its position (x:0=8). If one dim has "
+                    "several sizes, or none (then 1, 2, 4 and so on), planner looks for the largest "
                     "that fits.",
                     metavar="NAME[=N[,N...]|=A:B[:STEP]]",
                     argument=Mapping[str, Sequence[int]],
@@ -274,8 +273,8 @@ class Request:
         tuple[UpperBound, ...],
         _size(
             "--bound",
-            "Upper bound on a tensor whose size depends on data (elements, a shape, or bytes), "
-            "or on the memory of a node's bodies (bytes); may be repeated [the sizes of one run].",
+            "Upper bound on a tensor whose size depends on data (elements, a shape, or bytes), or "
+            "on the memory of a node's subgraphs (bytes); may be repeated [the sizes of one run].",
             commands=READ_MODELS,
             unsaid=None,
             metavar="NAME=N|AxBxC|SIZE",
@@ -289,8 +288,8 @@ class Request:
         Device,
         _target(
             "--device",
-            "Device that the model is written for and runs on; any: one file for all devices "
-            "[cpu; required with --hardware of a GPU].",
+            "Device that the rewritten model is made for; any: one file for all devices [cpu; "
+            "required if --hardware is a GPU].",
             commands=(*WITH_COPIES, "verify"),
             unsaid=None,
             unlike={
@@ -305,7 +304,7 @@ class Request:
     order: Annotated[
         OrderTarget,
         _target(
-            "--order", "Execution order of the sessions that the file is made for.", commands=PLANS
+            "--order", "Execution order of the sessions that will run the file.", commands=PLANS
         ),
     ] = "default"
     ort_optimize: Annotated[
@@ -323,7 +322,7 @@ class Request:
         int,
         _limit(
             "--seed",
-            "Seed of search and inputs.",
+            "Seed of the search and of random inputs.",
             commands=(*WITH_COPIES, "fit", "verify", "solve"),
             metavar="N",
             least=0,
@@ -335,8 +334,8 @@ class Request:
         bool,
         _proof(
             "--strict",
-            "Also fail the verification (exit code 5) if last bits differ under default session "
-            "options.",
+            "Also fail the verification (exit code 5) if results are not bit-identical under "
+            "default session options.",
             commands=("optimize", "verify"),
         ),
     ] = False

@@ -33,8 +33,8 @@ class Levers:
         Swap,
         _lever(
             "--swap",
-            "Copy tensors to the host: when it pays, never, or as the only lever [auto; none on "
-            "a CPU, whose memory is the host's].",
+            "Copy tensors to the host and back: where it pays, never, or as the only lever [auto; "
+            "none on a CPU, whose memory is the host's].",
             commands=(*WITH_COPIES, "problem"),
             unsaid=None,
         ),
@@ -43,7 +43,8 @@ class Levers:
         bool,
         _lever(
             "--recompute",
-            "Run operations again: when it pays, never, or as the only lever.",
+            "Compute tensors again instead of keeping them: where it pays, never, or as the only "
+            "lever.",
             unsaid="auto",
             kind=Recompute,
             argument=bool | Recompute,
@@ -56,8 +57,9 @@ class Levers:
         Reside,
         _lever(
             "--resident",
-            "Where parameters, state, other inputs, gradients and new values live: on the device, "
-            "on the host, or each where it takes less time [auto; device where --swap is none].",
+            "Where parameters, optimizer state, other inputs, gradients and updated values live: "
+            "on the device, on the host, or each where that costs less time [auto; device if "
+            "--swap is none].",
             commands=WITH_COPIES,
             unsaid=None,
             more='On a CPU "auto" and "host" ask for copies (`planner.choices`).',
@@ -67,8 +69,8 @@ class Levers:
         Feeds,
         _lever(
             "--feeds",
-            "Where the caller keeps inputs and requested outputs; those on the host are copied "
-            "in any case.",
+            "Where the caller has the inputs and wants the outputs; on the host, each is copied "
+            "anyway.",
             commands=(*WITH_COPIES, "fit"),
         ),
     ] = "auto"
@@ -76,9 +78,9 @@ class Levers:
         Copies,
         _lever(
             "--copies",
-            "Let copies add to the step, as ONNX Runtime runs its own, or run them beside the "
-            "operations, by planner's native library "
-            f"({titles(lambda row: row.overlap != 'never')}); auto: beside them where that was "
+            "Run copies between the operations, as ONNX Runtime does, or overlap them with "
+            "operations by planner's native library "
+            f"({titles(lambda row: row.overlap != 'never')}); auto: overlap them where that was "
             "shown to be safe [serial; overlapped with --disk].",
             commands=WITH_COPIES,
             unsaid=None,
@@ -88,8 +90,8 @@ class Levers:
         "Disk | None",
         _lever(
             "--disk",
-            "Swap to a file in this folder, beside the operations (CPU); the budget then bounds "
-            "all that is held.",
+            "Swap to a file in this folder while operations run (CPU); the budget then limits all "
+            "memory that is held.",
             kind=Path,
             metavar="DIR",
             argument=FileName,
@@ -100,16 +102,16 @@ class Levers:
         SplitMode,
         _lever(
             "--split",
-            "Run large operations in chunks of rows: never, or where no plan fits otherwise or "
-            "it saves time.",
+            "Run large operations in chunks of rows: never, or where that saves time or no other "
+            "plan fits.",
         ),
     ] = "none"
     micro_batch: Annotated[
         str,
         _lever(
             "--micro-batch",
-            "Split a step into K runs on parts of the batch, whose gradients add up; auto: the "
-            "number that takes the least time.",
+            "Split a step into K runs on parts of the batch, and add their gradients up; auto: "
+            "the K that takes the least time.",
             unsaid=1,
             metavar="auto|K",
             argument=int | str,
@@ -131,9 +133,9 @@ class Levers:
         FuseMode,
         _lever(
             "--fuse",
-            "Fuse element operations into nodes of planner's native library, where that saves "
-            "time or nothing else fits: none, only those that keep every bit, or others too "
-            f"({titles(lambda row: row.fused is not None)}).",
+            "Fuse elementwise operations in planner's native library "
+            f"({titles(lambda row: row.fused is not None)}), where that saves time or nothing else "
+            "fits: none, only those that keep every bit, or also those that change rounding.",
             more='"auto" differs in rounding (`planner.choices`).',
         ),
     ] = "none"
@@ -141,15 +143,15 @@ class Levers:
         bool,
         _lever(
             "--no-pattern",
-            "Let sessions with default options hold less: make the smallest input's type "
-            "optional, which turns ONNX Runtime's memory pattern off.",
+            "Let sessions with default options hold less memory: give the smallest input an "
+            "optional type, which turns off ONNX Runtime's memory pattern.",
         ),
     ] = True
     include: Annotated[
         tuple[str, ...],
         _patterns(
             "--include",
-            "Recompute and copy nothing else: 'layers.3.*', 'op:Softmax', 'category:activation'; "
+            "Recompute and copy only these: 'layers.3.*', 'op:Softmax', 'category:activation'; "
             "may be repeated.",
         ),
     ] = ()
@@ -157,7 +159,7 @@ class Levers:
         tuple[str, ...],
         _patterns(
             "--exclude",
-            "Leave these as they are; may be repeated.",
+            "Do not recompute or copy these; may be repeated.",
         ),
     ] = ()
     min_tensor: Annotated[
@@ -174,7 +176,7 @@ class Levers:
         str | None,
         _lever(
             "--host-budget",
-            "Most bytes on the host at once.",
+            "Limit on the bytes that are on the host at one time.",
             group=BUDGET,
             metavar="SIZE",
             more="It counts tensors that live there and tensors that are swapped out, but not "
@@ -186,7 +188,7 @@ class Levers:
         str | None,
         _lever(
             "--disk-budget",
-            "Most bytes that swaps may take in --disk [its free space less 1 GiB].",
+            "Limit on the bytes that swaps take in --disk [its free space less 1 GiB].",
             group=BUDGET,
             metavar="SIZE",
             check=is_size("--disk-budget"),

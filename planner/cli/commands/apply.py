@@ -24,7 +24,7 @@ def apply(
         typer.Option(
             "--time-limit",
             metavar="SECONDS",
-            help="Time limit for a plan that is made again on this machine.",
+            help="Time limit for making a plan again on this machine.",
         ),
     ] = 20.0,
     no_verify: Annotated[

@@ -43,13 +43,13 @@ def fit(
 ) -> None:
     """Show which devices hold a model: as it is, with recompute, with copies to the host.
 
-    Nothing runs on the devices: bytes are planned, and times are the rooflines of their profiles. The
-    exit code is 4 if a device cannot hold the model. Copies that overlap with operations do not count for
-    this, as they have not run on a card yet.
+    Nothing runs on the devices: bytes are planned, and times are predicted from the rooflines of their
+    profiles. The exit code is 4 if a device cannot hold the model. Copies that overlap with operations do
+    not count as a way to fit, as they have not run on a card yet.
 
     MODEL may be a transformers configuration without weights: hf:config.json, its folder, or a model type
-    (hf:gpt2). Its step in float32 with AdamW is traced on shapes, with the dim batch (1 by default) and,
-    for text, seq; planner export writes other steps. This needs PyTorch and transformers.
+    (hf:gpt2). Its training step (float32, AdamW) is traced from shapes alone, with the dims batch (1 by
+    default) and, for text, seq; planner export writes other steps. This needs PyTorch and transformers.
 
     \b
     Examples:

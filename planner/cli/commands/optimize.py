@@ -33,8 +33,8 @@ class WrittenFiles:
         Literal["fast", "thorough", "none"] | None,
         typer.Option(
             "--verify",
-            help="How to verify: run each model once, run them repeatedly and at all levels, or "
-            "not at all [fast].",
+            help="How to verify: one run of each model, repeated runs at all optimization levels, "
+            "or none [fast].",
             show_default=False,
             rich_help_panel=VERIFICATION,
         ),
@@ -48,11 +48,17 @@ class WrittenFiles:
     output: o.Rewritten = None
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="The plan [NAME.plan.json beside it]."),
+        typer.Option(
+            "--plan", metavar="FILE", help="Where to write the plan [NAME.plan.json beside it]."
+        ),
     ] = None
     report: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="The report [NAME.report.html beside it]."),
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Where to write the report [NAME.report.html beside it].",
+        ),
     ] = None
     trace: Annotated[
         Path | None,

@@ -147,7 +147,7 @@ def run(
     before its session opens. With --plan, a session on the model of a plan file opens the rewritten model
     that planner apply writes. Plans and rewritten models are kept for the next start.
 
-    Options and providers that the script gives stay; a warning on stderr says which of them contradict
+    Options and providers that the script sets are kept; a warning on stderr says which of them contradict
     the plan. A model that cannot be planned (an unbound dim, a budget that no plan fits) is opened as it
     is, with a warning. --strict turns these warnings into errors.
 

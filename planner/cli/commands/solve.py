@@ -78,15 +78,15 @@ class Changes:
         Literal["auto", "none", "only"],
         typer.Option(
             "--swap",
-            help="Copy tensors to the host, where the file allows it: when it pays, never, or as "
-            "the only lever.",
+            help="Copy tensors to the host and back, if the file allows it: where it pays, never, or "
+            "as the only lever.",
         ),
     ] = "auto"
     overlap: Annotated[
         bool | None,
         typer.Option(
             "--overlap/--no-overlap",
-            help="Run copies beside the operations, or let them add to the step [the file's].",
+            help="Overlap copies with operations, or run them in between [as the file says].",
         ),
     ] = None
     params: o.Params = None

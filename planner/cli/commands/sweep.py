@@ -41,7 +41,7 @@ Jobs = Annotated[
         "--jobs",
         metavar="N",
         min=1,
-        help="Number of points to solve at once [all cores].",
+        help="Number of plans to search for at once [all cores].",
         rich_help_panel=SOLVER,
     ),
 ]

@@ -24,7 +24,7 @@ def verify(
     *,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="The plan whose order and bytes are checked."),
+        typer.Option("--plan", metavar="FILE", help="The plan to check order and bytes against."),
     ] = None,
     asked: o.Said,
     fast: Annotated[

@@ -29,7 +29,7 @@ def print_explanation(document: ExplainDocument, console: Console | None = None)
         print_line(out, f"made by {document.producer}")
     for line in (document.program or "").splitlines():
         print_line(out, f"    {line}")
-    print_line(out, f"read by {', '.join(document.uses) or 'nobody'}")
+    print_line(out, f"read by {', '.join(document.uses) or 'nothing'}")
     _print_lives(out, document)
     rows = [_interval_row(i) for i in document.intervals]
     columns = ["from", "to", ">steps", "chosen", ">recompute", ">swap", ">worth", "why"]

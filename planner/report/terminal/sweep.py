@@ -36,7 +36,7 @@ def print_sweep(
     print_line(
         out,
         f"Slowdowns and bounds are {times_of(document.cost_source)}; no plan in the base order of a "
-        "row adds less than its bound (at least).",
+        'row is slower by less than its bound ("at least").',
     )
     told = document.frontiers if in_full or not document.largest else ()
     for frontier in told:
