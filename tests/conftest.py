@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import typer.main
@@ -14,6 +15,9 @@ import typer.main
 from planner.native import SOURCES, is_built
 from planner.native.building import BuildError, build
 from tests.pressing import kills
+
+if TYPE_CHECKING:
+    from tests.swiftshader.device import SoftwareDevice
 
 TOGETHER = ("tests/training/",)
 """Folders that one worker takes whole: their tests share what is dear to make."""
@@ -61,6 +65,31 @@ def native_library() -> None:
     """planner's native library is there; tests that need it are skipped where no compiler makes it."""
     if not is_built():
         pytest.skip("planner's native library cannot be built here")
+
+
+@pytest.fixture(scope="module")
+def webgpu_device() -> Iterator[SoftwareDevice]:
+    """A GPU in software for `--device webgpu`, on machines with a GPU too: its bytes are counted, its
+    numbers the same. Tests that want it are skipped where it does not run, and say why."""
+    from planner.errors import UsageError
+    from tests.swiftshader import HOOK, MODULE
+    from tests.swiftshader.device import find_device
+
+    try:
+        device = find_device()
+    except UsageError as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOOK, MODULE)
+        yield device
+
+
+@pytest.fixture(scope="module")
+def counted_device(webgpu_device: SoftwareDevice) -> SoftwareDevice:
+    """The same, where there is a C compiler to build the driver that counts."""
+    if webgpu_device.why_not_counted:
+        pytest.skip(webgpu_device.why_not_counted)
+    return webgpu_device
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,7 +19,7 @@ from planner.native.building import library_name, system_compiler, zig_compiler
 ROOT = Path(__file__).parents[1]
 SOURCES = ("LICENSE", "README.md", "pyproject.toml", "setup.py", "planner")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NO_CODE = {".c", ".cpp", ".h", ".inc", ".toml", ".json", ".md", ".j2", ".js", ".css", ".typed"}
+NO_CODE = {".cpp", ".h", ".inc", ".toml", ".json", ".md", ".j2", ".js", ".css", ".typed"}
 """Files of the package besides Python's, by their ending: each kind is needed by a command."""
 
 

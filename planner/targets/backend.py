@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,20 +31,12 @@ if TYPE_CHECKING:
     from planner.runtime.options import Memory
 
 
-class CountedBytes(Protocol):
-    """Counts of a run: bytes of tensors at their peak, and requests that a cap refused."""
-
-    @property
-    def storage_peak(self) -> int: ...
-
-    @property
-    def refused(self) -> int: ...
-
-
 class ByteCounter(Protocol):
-    """Counts the device's bytes in this process, and can refuse more than a cap."""
+    """Counts a device's bytes in this process, and refuses requests beyond a cap."""
 
-    def stats(self) -> CountedBytes: ...
+    def peak_bytes(self) -> int: ...
+
+    def refused(self) -> int: ...
 
     def reset_peak(self) -> None: ...
 
@@ -200,8 +193,13 @@ class Backend:
 
 
 def backend_of(target: Target) -> Backend:
-    """Return the backend of a target; the target of one file for all devices has the host's."""
-    made: type[Backend] = importlib.import_module(f"{target.package}.backend").BACKEND
+    """Return the backend of a target; the target of one file for all devices has the host's.
+
+    The environment variable PLANNER_NAME_BACKEND, with the target's NAME, names a module with another
+    one, for this process and those that it starts: tests put a device in place by it.
+    """
+    module = os.environ.get(f"PLANNER_{target.name.upper()}_BACKEND", f"{target.package}.backend")
+    made: type[Backend] = importlib.import_module(module).BACKEND
     return made(target)
 
 

@@ -195,6 +195,11 @@ def test_what_cannot_be_left_out_is_said(tmp_path: Path) -> None:
         del value.type.tensor_type.shape.dim[:]
     onnx.save(scalar, path)
     assert "no input with dims" in (why_none_optional(load_model(path).model) or "")
+
+
+@pytest.mark.usefixtures("webgpu_device")
+def test_a_device_without_a_kernel_for_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
     onnx.save(small(17), path)
     with pytest.raises(UsageError, match="has no kernel for OptionalGetElement"):
         api.optimize(path, budget="100%", pattern=False, device="webgpu", dry_run=True)

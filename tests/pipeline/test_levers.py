@@ -118,6 +118,7 @@ def test_where_nothing_fits_each_rung_was_tried(tight: tuple[Prepared, Settings]
     assert error.value.least_peak_bytes > 1_000_000
 
 
+@pytest.mark.usefixtures("webgpu_device")
 def test_what_a_device_cannot_do_is_refused_or_noted() -> None:
     request = Request(
         model=MLP, device="webgpu", costs=Costs(hardware="rtx-4090", calibrate="never")

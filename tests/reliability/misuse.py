@@ -28,6 +28,7 @@ from tests.reliability.case import Case
 from tests.reliability.cases import all_cases
 from tests.reliability.judge import Ending, Files, faults, files_in
 from tests.reliability.kit import kit
+from tests.swiftshader import HOOK, MODULE
 
 FOLDER = Path(__file__).parents[2] / "reports" / "reliability"
 MEMORY_BYTES = 12 << 30
@@ -130,6 +131,7 @@ def _become(case: Case, top: Path) -> NoReturn:
 def run_all(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
     """The rows, in the cases' order; two processes at once."""
     kit()
+    os.environ[HOOK] = MODULE  # cases with --device webgpu run on the software device
     for module in _IMPORTED_ONCE:
         importlib.import_module(module)
     waiting, running = list(enumerate(cases))[::-1], {}

@@ -91,12 +91,9 @@ def run(target: Target, request: Request) -> dict[str, Any]:
         except ModelError as error:
             raise ModelError(explain_refusal(str(error))) from error
         if counter:
-            stats = counter.stats()
-            peaks.append(stats.storage_peak)
-            if stats.refused:
-                raise ModelError(
-                    f"the device refused {counted(stats.refused, 'buffer')} beyond its cap"
-                )
+            peaks.append(counter.peak_bytes())
+            if refused := counter.refused():
+                raise ModelError(f"the device refused {counted(refused, 'buffer')} beyond its cap")
         if number < request["keep"]:
             _keep(results, folder, number)
         del results

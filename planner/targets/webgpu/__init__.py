@@ -1,4 +1,4 @@
-"""Any GPU, by ONNX Runtime's WebGPU plug-in; SwiftShader can stand in for one (`software`)."""
+"""Any GPU, by ONNX Runtime's WebGPU plug-in."""
 
 from __future__ import annotations
 

@@ -1,20 +1,23 @@
-"""The backend of WebGPU: a plug-in, processes that get a device, and storage buffers in size classes."""
+"""The backend of WebGPU: a plug-in, and storage buffers in size classes."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.errors import PlannerError
+from planner.errors import UsageError
 from planner.runtime.device.seen import Seen
-from planner.targets.backend import Backend, ByteCounter
-from planner.targets.webgpu import WEBGPU, software
-from planner.targets.webgpu.counting import DRIVER_VARIABLE, Counter
-from planner.targets.webgpu.provider import add_device, webgpu_devices, webgpu_session
+from planner.targets.backend import Backend
+from planner.targets.webgpu import WEBGPU
+from planner.targets.webgpu.provider import (
+    add_device,
+    webgpu_devices,
+    webgpu_session,
+    why_no_adapter,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -37,25 +40,23 @@ class WebGpu(Backend):
         webgpu_devices()
 
     def find(self) -> None:
-        software.find_device()
-
-    def is_hardware(self) -> bool:
-        return software.find_device().kind == "hardware"
+        super().check()
+        if reason := why_no_adapter():
+            raise UsageError(
+                f"there is no WebGPU adapter here: {reason}; plan where there is one, or without "
+                f"{self.target.distribution} from the provider's list of kernels, with --no-verify"
+            )
 
     def look(self) -> Seen:
-        try:
-            device = software.find_device()
-        except (PlannerError, ImportError, OSError) as error:
-            return Seen(runs=False, why_not=str(error))
-        if device.kind == "hardware":
-            return Seen(runs=True, devices=("the machine's GPU",))
-        counted = "its bytes counted" if device.counts else f"not counted: {device.why_not_counted}"
-        return Seen(runs=True, devices=(f"SwiftShader, in software, {counted}",))
+        if reason := why_no_adapter():
+            return Seen(runs=False, why_not=f"there is no WebGPU adapter here: {reason}")
+        return Seen(runs=True, devices=("the machine's GPU",))
 
     def start(
         self, command: Sequence[str], *, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        return software.start(command, software.find_device(), timeout_s=timeout_s)
+        self.find()
+        return super().start(command, timeout_s=timeout_s)
 
     def _session(
         self, model: Path, options: ort.SessionOptions, settings: Mapping[str, str]
@@ -65,9 +66,6 @@ class WebGpu(Backend):
     def add_to(self, options: ort.SessionOptions) -> None:
         self.check()
         add_device(options, self.target.options)
-
-    def counter(self) -> ByteCounter | None:
-        return Counter() if DRIVER_VARIABLE in os.environ else None
 
     def forecast(
         self,

@@ -3,6 +3,7 @@
 Where a provider does not start or fails in a run, ONNX Runtime goes on with the CPU by default, with
 no more than a warning. In sessions of this module both are errors.
 
+ONNX Runtime finds the machine's GPUs in `/sys/class/drm`, and the plug-in reaches them through Vulkan.
 Run as a program, the module tells whether its process has a WebGPU device: `python -m
 planner.targets.webgpu.provider` ends with status 0, or with a reason.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import ModelError, PlannerError, UsageError
+from planner.processes.children import run_child
 from planner.runtime.messages import explain, first_line
 from planner.targets.webgpu import WEBGPU
 
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 _EP_FAIL = "EP_FAIL"  # the status in an error that is the provider's rather than the model's
+
+
+@functools.cache
+def why_no_adapter() -> str:
+    """Try a session in a process of its own; return why it does not run, or "" if it does."""
+    done = run_child([sys.executable, "-m", __name__])
+    if not done.returncode:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
 
 
 @functools.cache
@@ -42,7 +53,7 @@ def webgpu_devices() -> tuple[Any, ...]:
     name = plugin.get_ep_name()
     devices = tuple(device for device in ort.get_ep_devices() if device.ep_name == name)
     if not devices:
-        raise UsageError("ONNX Runtime sees no GPU in this process")
+        raise UsageError("ONNX Runtime sees no GPU")
     return devices
 
 
@@ -54,7 +65,7 @@ def add_device(options: ort.SessionOptions, settings: Mapping[str, str]) -> None
 def webgpu_session(
     model: Path | bytes, options: ort.SessionOptions, settings: Mapping[str, str] | None = None
 ) -> ort.InferenceSession:
-    """Open a session on the first WebGPU device, in a process that `software.start` gave one.
+    """Open a session on the first WebGPU device, in a process that sees one.
 
     Args:
         model: a path, or the serialized model.

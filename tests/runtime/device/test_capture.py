@@ -16,9 +16,8 @@ import pytest
 import planner
 from planner.errors import UsageError
 from planner.running.capture import why_not_captured
-from planner.targets.webgpu import software
-from planner.targets.webgpu.software import WebGpuDevice
 from tests.runtime.device import captured_worker
+from tests.swiftshader.device import SoftwareDevice, start
 
 ROOT = Path(__file__).parents[3]
 ZOO = ROOT / "models" / "zoo"
@@ -70,7 +69,7 @@ def said_of(model: onnx.ModelProto) -> str:
 
 
 def on_webgpu(
-    device: WebGpuDevice, folder: Path, on_host: str = ""
+    device: SoftwareDevice, folder: Path, on_host: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """The steps of `captured_worker`, on a plan."""
     model, planned = folder / "model.onnx", folder / "planned.onnx"
@@ -85,11 +84,11 @@ def on_webgpu(
         time_limit_s=1.0,
     )
     command = [sys.executable, "-m", captured_worker.__name__, str(model), str(planned)]
-    return software.start(command, device, timeout_s=100)
+    return start(command, device, timeout_s=100)
 
 
 def test_replayed_launches_give_the_bits_of_plain_ones(
-    tmp_path: Path, webgpu_device: WebGpuDevice
+    tmp_path: Path, webgpu_device: SoftwareDevice
 ) -> None:
     done = on_webgpu(webgpu_device, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -101,7 +100,7 @@ def test_replayed_launches_give_the_bits_of_plain_ones(
     assert done.stderr == ""
 
 
-def test_what_is_on_the_host_is_named(tmp_path: Path, webgpu_device: WebGpuDevice) -> None:
+def test_what_is_on_the_host_is_named(tmp_path: Path, webgpu_device: SoftwareDevice) -> None:
     fed, computed = (tmp_path / name for name in ON_HOST)
     for folder in (fed, computed):
         folder.mkdir()

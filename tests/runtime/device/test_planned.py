@@ -31,7 +31,6 @@ from planner.runtime.device.placement import placement_of
 from planner.runtime.device.side import Side
 from planner.runtime.device.verify import DeviceJob
 from planner.targets.webgpu import WEBGPU
-from planner.targets.webgpu.software import WebGpuDevice
 
 pytestmark = pytest.mark.usefixtures("counted_device")
 
@@ -294,17 +293,3 @@ def test_no_file_for_every_target_where_one_leaves_a_node_to_the_cpu(tmp_path: P
     ]
     with pytest.raises(ModelError, match=r"WebGPU does not run node 's' \(Sign\) on the device"):
         api.analyze(saved(tmp_path / "sign.onnx", nodes), device="any")
-
-
-def test_no_device_is_one_clear_error(
-    tmp_path: Path, webgpu_device: WebGpuDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del webgpu_device
-    path = saved(tmp_path / "chain.onnx", list(CHAIN))
-
-    def none() -> WebGpuDevice:
-        raise UsageError("no GPU here")
-
-    monkeypatch.setattr("planner.targets.webgpu.software.find_device", none)
-    with pytest.raises(UsageError, match="no GPU here"):
-        api.analyze(path, device="webgpu")

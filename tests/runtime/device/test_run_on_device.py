@@ -10,8 +10,8 @@ import numpy as np
 
 import planner
 from planner.targets.webgpu import WEBGPU
-from planner.targets.webgpu.software import WebGpuDevice, start
 from tests.process import PLANNER
+from tests.swiftshader.device import SoftwareDevice, start
 
 ROOT = Path(__file__).parents[3]
 OPEN = """
@@ -28,7 +28,7 @@ print(json.dumps([given.get_providers(), float(given.run(["loss"], inputs)[0])])
 
 
 def test_a_session_opens_on_what_the_file_was_written_for(
-    webgpu_device: WebGpuDevice, tmp_path: Path
+    webgpu_device: SoftwareDevice, tmp_path: Path
 ) -> None:
     from planner.runtime.feeds.inputs import make_inputs
 

@@ -1,4 +1,4 @@
-"""A software WebGPU device, run for real: its bytes, its cap, and what is said where a piece lacks."""
+"""The software device, run for real: its bytes, its cap, and what is said where a piece lacks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 
 from planner.errors import PlannerError, UsageError
 from planner.files.keeping import cache_folder
-from planner.targets.webgpu import WEBGPU, counting, software
-from planner.targets.webgpu.counting import Counter, compiled_driver
-from planner.targets.webgpu.software import WebGpuDevice, start
+from planner.targets.webgpu import WEBGPU
+from tests.swiftshader import counting, exp_worker
+from tests.swiftshader import device as software
+from tests.swiftshader.counting import Counter, compiled_driver
+from tests.swiftshader.device import SoftwareDevice, start
 
-WORKER = Path(__file__).with_name("exp_worker.py")
+WORKER = (sys.executable, "-m", exp_worker.__name__)
 MIB = 2**20
 BELOW, ABOVE = 8 * MIB - 1, 8 * MIB
 """Caps about what Exp of 4 MiB needs: its input and its output."""
@@ -26,15 +29,15 @@ BELOW, ABOVE = 8 * MIB - 1, 8 * MIB
 look = software.find_device.__wrapped__
 
 
-def worker(device: WebGpuDevice, *arguments: object) -> dict[str, Any]:
+def worker(device: SoftwareDevice, *arguments: object) -> dict[str, Any]:
     """What `exp_worker.py` printed."""
-    done = start([sys.executable, str(WORKER), *map(str, arguments)], device, timeout_s=60)
+    done = start([*WORKER, *map(str, arguments)], device, timeout_s=60)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="session")
-def measured(counted_device: WebGpuDevice) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def measured(counted_device: SoftwareDevice) -> dict[str, Any]:
     """One worker, with a cap below and one above."""
     return worker(counted_device, BELOW, ABOVE)
 
@@ -75,7 +78,7 @@ def test_counter_and_vulkan_loader_share_one_copy(measured: dict[str, Any]) -> N
 
 
 def test_user_namespace_does_as_well_as_root(
-    counted_device: WebGpuDevice, monkeypatch: pytest.MonkeyPatch
+    counted_device: SoftwareDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1)  # not root, whoever runs this
     try:
@@ -83,15 +86,12 @@ def test_user_namespace_does_as_well_as_root(
     except UsageError as error:
         pytest.skip(str(error))
     assert "-r" in prefix
-    device = WebGpuDevice(
-        kind="software", prefix=prefix, environment=counted_device.environment, counts=True
-    )
-    assert WEBGPU.provider in worker(device)["providers"]
+    assert WEBGPU.provider in worker(replace(counted_device, prefix=prefix))["providers"]
 
 
 @pytest.mark.parametrize("compiler", [None, "#!/bin/sh\necho broken >&2\nexit 1\n"])
 def test_device_works_uncounted_where_the_driver_is_not_built(
-    webgpu_device: WebGpuDevice,
+    webgpu_device: SoftwareDevice,
     compiler: str | None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -103,26 +103,13 @@ def test_device_works_uncounted_where_the_driver_is_not_built(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     device = look()
-    assert device.kind == "software" and not device.counts
     expected = "did not build the counting driver: broken" if compiler else "no C compiler (cc)"
     assert expected in device.why_not_counted
-    assert "counted device" in start([sys.executable, str(WORKER)], device).stderr
-
-
-def test_card_that_vulkan_does_not_reach_is_passed_over(
-    webgpu_device: WebGpuDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "card0/device").mkdir(parents=True)
-    (tmp_path / "card0/device/vendor").write_text("0x1a03\n")
-    monkeypatch.setattr(software, "CARDS", tmp_path)
-    monkeypatch.delenv("PLANNER_WEBGPU")
-    monkeypatch.setenv("VK_DRIVER_FILES", str(tmp_path / "none.json"))
-    assert software._has_card()
-    assert look().kind == "software"
+    assert "counted device" in start(WORKER, device).stderr
 
 
 def test_many_may_compile_at_once(
-    counted_device: WebGpuDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    counted_device: SoftwareDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with ThreadPoolExecutor(4) as pool:
@@ -136,8 +123,7 @@ class TestMissing:
     """Each missing piece is one line, which says what to do."""
 
     @pytest.fixture(autouse=True)
-    def no_gpu(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PLANNER_WEBGPU", "software")
+    def empty_pieces(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         for name in (software.SWIFTSHADER, software.LOADER):
             (tmp_path / name).touch()
@@ -186,10 +172,6 @@ class TestMissing:
     ) -> None:
         self.unshare(monkeypatch, tmp_path, 'case "$*" in *" true") exit 0; esac; echo no adapter')
         assert self.said() == "ONNX Runtime does not run on SwiftShader here: no adapter"
-
-    def test_wish(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PLANNER_WEBGPU", "hardware")
-        assert self.said() == "PLANNER_WEBGPU is 'software' or not set, not 'hardware'"
 
     def test_cache_that_others_may_write(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -13,8 +13,8 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from planner.targets.webgpu.counting import Counter
 from planner.targets.webgpu.provider import webgpu_session
+from tests.swiftshader.counting import Counter
 
 SIDE = 1024  # 4 MiB of float32
 

@@ -1,11 +1,11 @@
-"""A WebGPU device for a process: the machine's GPU, or SwiftShader with its bytes counted.
+"""SwiftShader, a GPU in software, as the WebGPU device of a process.
 
 ONNX Runtime finds a machine's GPUs in `/sys/class/drm`, and its WebGPU plugin reaches them through
 Vulkan. SwiftShader is a Vulkan driver in software, which comes with chromium. The plugin runs on it
 unchanged once two things are arranged, both before the process starts:
 
-    the Vulkan loader   is told of one driver only, by the environment: planner's, which counts and
-                        forwards to SwiftShader
+    the Vulkan loader   is told of one driver only, by the environment: that of `counting`, which
+                        counts and forwards to SwiftShader
     /sys/class/drm      shows one GPU, in a mount namespace that no other process sees
 
 Tensors then lie in storage buffers apart from the host's, copies between the two are real, and the
@@ -21,22 +21,21 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from planner.errors import UsageError
 from planner.files.keeping import keep
 from planner.processes.children import run_child
-from planner.targets.webgpu import WEBGPU
-from planner.targets.webgpu.counting import DRIVER_VARIABLE, compiled_driver
+from planner.targets.webgpu import WEBGPU, provider
+from tests.swiftshader.counting import DRIVER_VARIABLE, compiled_driver
 
 PLUGIN = WEBGPU.plugin
+ROOT = Path(__file__).parents[2]
 
 FOLDERS = (
     "/usr/lib/chromium",
@@ -49,9 +48,6 @@ it."""
 
 SWIFTSHADER = "libvk_swiftshader.so"
 LOADER = "libvulkan.so.1"
-CARDS = Path("/sys/class/drm")
-
-_PROBE = ("-m", "planner.targets.webgpu.provider")
 
 # the folder is named like an address on the PCI bus, without which ONNX Runtime warns
 _ONE_GPU = """\
@@ -68,26 +64,23 @@ exec "$@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebGpuDevice:
-    """The way to start a process in which ONNX Runtime's WebGPU plugin sees a device.
+class SoftwareDevice:
+    """The way to start a process in which ONNX Runtime's WebGPU plugin sees SwiftShader.
 
     Attributes:
-        kind: the machine's own GPU, or SwiftShader on its CPU.
         prefix: words before the command.
         environment: variables to set, in addition to the process's own.
-        counts: whether `counting.Counter` works in the process.
-        why_not_counted: one line on why it does not; "" where it does.
+        why_not_counted: one line on why `counting.Counter` does not work in the process; "" where it
+            does.
     """
 
-    kind: Literal["hardware", "software"]
     prefix: tuple[str, ...]
     environment: Mapping[str, str]
-    counts: bool
     why_not_counted: str = ""
 
 
 def start(
-    argv: Sequence[str], device: WebGpuDevice, *, timeout_s: float | None = None
+    argv: Sequence[str], device: SoftwareDevice, *, timeout_s: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `argv` to its end in a process that has `device`, and capture its output as text.
 
@@ -98,56 +91,30 @@ def start(
 
 
 @functools.cache
-def find_device() -> WebGpuDevice:
-    """Return the machine's GPU if a session runs on it, else SwiftShader, tried in the same way.
+def find_device() -> SoftwareDevice:
+    """Return SwiftShader, after a session has run on it.
 
-    The environment variable PLANNER_WEBGPU=software always asks for SwiftShader, and
-    PLANNER_SWIFTSHADER names its library where it is not in one of `FOLDERS`.
+    The environment variable PLANNER_SWIFTSHADER names its library where it is not in one of
+    `FOLDERS`.
 
     Raises:
         UsageError: names what is missing, and what to install.
     """
-    wanted = os.environ.get("PLANNER_WEBGPU", "")
-    if wanted not in ("", "software"):
-        raise UsageError(f"PLANNER_WEBGPU is 'software' or not set, not {wanted!r}")
     if importlib.util.find_spec(PLUGIN) is None:
         raise UsageError(
             'ONNX Runtime\'s WebGPU plugin is not installed: pip install "onnx-planner[webgpu]"'
         )
-    if not wanted and _has_card():
-        device = WebGpuDevice(
-            kind="hardware",
-            prefix=(),
-            environment={},
-            counts=False,
-            why_not_counted="only a software device counts its bytes (PLANNER_WEBGPU=software)",
-        )
-        if not _refusal(device):
-            return device
-    device = _software()
-    refusal = _refusal(device)
-    if refusal:
-        raise UsageError(f"ONNX Runtime does not run on SwiftShader here: {refusal}")
+    device = _arranged()
+    done = start([sys.executable, "-m", provider.__name__], device)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise UsageError(f"ONNX Runtime does not run on SwiftShader here: {said}")
     return device
 
 
-def _has_card() -> bool:
-    """Tell whether ONNX Runtime would find a GPU in this machine."""
-    cards = [path for path in CARDS.glob("card*") if re.fullmatch(r"card\d+", path.name)]
-    return any((card / "device/vendor").exists() for card in cards)
-
-
-def _refusal(device: WebGpuDevice) -> str:
-    """Return why a session does not run on `device`; "" where it does."""
-    done = start([sys.executable, *_PROBE], device)
-    if not done.returncode:
-        return ""
-    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-
-
-def _software() -> WebGpuDevice:
+def _arranged() -> SoftwareDevice:
     swiftshader = _swiftshader()
-    environment = _loader_environment(swiftshader)
+    environment = _loader_environment(swiftshader) | {"PYTHONPATH": _python_path()}
     prefix = _namespace()
     driver, why_not_counted = swiftshader, ""
     try:
@@ -158,13 +125,12 @@ def _software() -> WebGpuDevice:
     manifest = str(_manifest(driver))
     # loaders older than 1.3.207 know only the second name
     environment |= {"VK_DRIVER_FILES": manifest, "VK_ICD_FILENAMES": manifest}
-    return WebGpuDevice(
-        kind="software",
-        prefix=prefix,
-        environment=environment,
-        counts=not why_not_counted,
-        why_not_counted=why_not_counted,
-    )
+    return SoftwareDevice(prefix=prefix, environment=environment, why_not_counted=why_not_counted)
+
+
+def _python_path() -> str:
+    """Return where the process finds this package, by which planner counts there."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 def _swiftshader() -> Path:
@@ -178,8 +144,8 @@ def _swiftshader() -> Path:
         if path.is_file():
             return path
     raise UsageError(
-        "there is no GPU that WebGPU runs on, and no SwiftShader to stand in for one: "
-        "apt-get install chromium, or name its libvk_swiftshader.so in PLANNER_SWIFTSHADER"
+        "there is no SwiftShader: apt-get install chromium, or name its libvk_swiftshader.so in "
+        "PLANNER_SWIFTSHADER"
     )
 
 

@@ -66,7 +66,7 @@ _FIELDS = tuple(field.name for field in fields(DriverStats))
 
 
 class Counter:
-    """The counting driver of this process, which `software.start` gave a counted device."""
+    """The counting driver of this process, which `device.start` gave a counted device."""
 
     def __init__(self) -> None:
         """Raises:
@@ -83,6 +83,14 @@ class Counter:
         values = (ctypes.c_uint64 * len(_FIELDS))()
         self._driver.planner_vk_stats(values)
         return DriverStats(**dict(zip(_FIELDS, values, strict=True)))
+
+    def peak_bytes(self) -> int:
+        """Return the bytes of storage buffers at their peak."""
+        return self.stats().storage_peak
+
+    def refused(self) -> int:
+        """Return the number of storage buffers that the cap refused."""
+        return self.stats().refused
 
     def reset_peak(self) -> None:
         """Restart the peaks from the bytes that are held now."""
