@@ -21,13 +21,10 @@ def _name(case: Case) -> str:
     return f"{case.room}: {case.wrong}: {case.arguments[0] if case.arguments else ''}"
 
 
-def _param(case: Case) -> object:
-    wants = [pytest.mark.usefixtures("webgpu_device")] if "webgpu" in case.arguments else []
-    return pytest.param(case, marks=wants, id=_name(case))
-
-
-@pytest.mark.parametrize("case", [_param(case) for case in CASES if not case.alone])
-def test_a_misuse_ends_as_it_should(case: Case, tmp_path: Path):
+@pytest.mark.parametrize("case", [case for case in CASES if not case.alone], ids=_name)
+def test_a_misuse_ends_as_it_should(case: Case, tmp_path: Path, request: pytest.FixtureRequest):
+    if "webgpu" in case.arguments:
+        request.getfixturevalue("webgpu_device")
     ending, found = run_here(case, tmp_path)
     assert not found, ending.err
 
