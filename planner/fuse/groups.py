@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from planner.fuse.operators import POWERS, Row, row_of, types_of
+from planner.fuse.operators import FLOATS, POWERS, Row, is_scalar, row_of, types_of
 from planner.graph.effects import Effect
 from planner.graph.model import Operation, OpId, Role, Tensor, TensorId, TrainingGraph
 from planner.targets.target import FusedKernels
@@ -98,9 +98,7 @@ class GroupSearch:
             return None
         if self.only_exact and not (row.exact and op.op_type not in self.kernels.inexact):
             return None
-        if (row.reduces and op.id not in self.axes) or (row.swaps and len(op.inputs) != 2):
-            return None
-        if op.op_type == "Pow" and self.exponent(op) not in POWERS:
+        if (row.reduces and op.id not in self.axes) or not self._takes(op):
             return None
         if op.effect is not Effect.PURE or op.role is not Role.ORIGINAL or op.on_cpu:
             return None
@@ -117,6 +115,24 @@ class GroupSearch:
         exponent."""
         row = row_of(op.op_type, op.domain)
         return op.inputs[:1] if row is not None and row.reads_one else op.inputs
+
+    def _takes(self, op: Operation) -> bool:
+        """Tell whether an operator's steps are for inputs such as its own."""
+        texts = [self.constants.get(t) for t in op.inputs[:2]]
+        if op.op_type == "Sum":  # a program adds no constants alone, and outputs no input
+            return len(texts) > 1 and None in texts
+        if op.op_type in ("Max", "Min"):
+            # 0 and -0 never meet among whole numbers, and where one of both is another constant
+            meets = self.graph.tensors[op.outputs[0]].dtype in FLOATS
+            meets &= not any(float(text) for text in texts if text is not None)
+            return len(op.inputs) == 2 and not (
+                meets and self.only_exact and self.kernels.either_zero
+            )
+        if op.op_type == "Pow":
+            shapes = (self.graph.tensors[t].shape for t in op.inputs)
+            is_product = not (self.only_exact and is_scalar(*shapes))
+            return is_product and self.exponent(op) in POWERS
+        return True
 
     def exponent(self, op: Operation) -> float | None:
         """Return the constant exponent of a Pow; None where it is not constant, or broadcasts the

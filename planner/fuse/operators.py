@@ -57,9 +57,6 @@ class Row:
         types: element types of its inputs, except for a condition or an exponent.
         exact: whether the bits are those of ONNX Runtime's kernel, unless the target's row says otherwise
             (`FusedKernels.inexact`).
-        swaps: whether the host's kernel swaps the operands where the first is broadcast along the last
-            axis, which shows in the sign of a zero (`ProcessBroadcastSpanFuncs` in
-            core/providers/cpu/math/element_wise_ops.cc).
         reduces: whether it reduces over its last axes.
         reads_one: whether its steps read the first input alone: the second is known beforehand.
         flops: operations for each element, as `planner.cost.work` counts them.
@@ -68,7 +65,6 @@ class Row:
     emit: Emit
     types: frozenset[str] = NUMBERS
     exact: bool = True
-    swaps: bool = False
     reduces: bool = False
     reads_one: bool = False
     flops: int = 1
@@ -124,8 +120,8 @@ def _reciprocal(writer: Writer, values: Sequence[str], dtype: str, _attributes: 
 def _power(
     writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
 ) -> str:
-    """Write x x or x (x x), as ONNX Runtime's kernel does
-    (core/providers/cpu/math/element_wise_ops.cc)."""
+    """Write x x or x (x x), as ONNX Runtime's kernel does where the exponent alone is a scalar to it
+    (`is_scalar`; core/providers/cpu/math/element_wise_ops.cc)."""
     square = writer.step("mul", values[0], values[0])
     return square if attributes["exponent"] == 2 else writer.step("mul", values[0], square)
 
@@ -146,8 +142,8 @@ OPERATORS: Mapping[str, Row] = {
     "Mul": Row(emit=_plain("mul")),
     "Div": Row(emit=_plain("div"), types=FLOATS),
     "Sum": Row(emit=_folded("add"), types=FLOATS),
-    "Max": Row(emit=_plain("maximum"), swaps=True),
-    "Min": Row(emit=_plain("minimum"), swaps=True),
+    "Max": Row(emit=_plain("maximum")),
+    "Min": Row(emit=_plain("minimum")),
     "Pow": Row(emit=_power, types=FLOATS, reads_one=True),
     "Neg": Row(emit=_plain("neg")),
     "Abs": Row(emit=_plain("abs")),
@@ -182,14 +178,17 @@ def types_of(kernels: FusedKernels, *, only_exact: bool) -> frozenset[str]:
     return TYPES | HALVES if kernels.halves and not only_exact else TYPES
 
 
-def is_swapped(row: Row, first: Sequence[int], second: Sequence[int]) -> bool:
-    """Tell whether the kernel swaps two operands of these shapes."""
-    if not row.swaps:
-        return False
-    for one, other in zip(reversed((1, *first)), reversed((1, *second)), strict=False):
+def is_scalar(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Tell whether the host's kernels take the first operand for a scalar, which they ask before they
+    ask it of the second.
+
+    They look at the last axis that both have and that is not 1 in both (`Broadcaster` in
+    core/providers/cpu/math/element_wise_ops.h); a shape () has the other's last axis.
+    """
+    for one, other in zip(reversed(first or (1,)), reversed(second or (1,)), strict=False):
         if one != 1 or other != 1:
             return one == 1
-    return len(first) < len(second)
+    return True
 
 
 def row_of(op_type: str, domain: str) -> Row | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.fuse.groups import Group, GroupSearch, Shape, Space
-from planner.fuse.operators import Writer, is_swapped
+from planner.fuse.operators import Writer
 from planner.graph.model import Tensor, TensorId
 
 
@@ -81,10 +81,6 @@ def _write(ground: GroupSearch, group: Group, writer: Writer, names: dict[Tensor
                     graph.tensors[tensor].dtype, ground.constants[tensor]
                 )
             values.append(names[tensor])
-        if row.swaps and ground.kernels.swaps:
-            shapes = [graph.tensors[t].shape for t in operation.inputs]
-            if is_swapped(row, *shapes):
-                values.reverse()
         dtype = graph.tensors[operation.inputs[0]].dtype
         attributes = dict(operation.attributes or {})
         if operation.op_type == "Pow":

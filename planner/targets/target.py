@@ -45,15 +45,15 @@ class FusedKernels:
         inexact: operators whose bits differ from those of ONNX Runtime's kernels on this target, in
             addition to those that differ on every target (`planner.fuse.operators`).
         halves: whether values may be of half types, with other rounding.
-        swaps: whether ONNX Runtime's kernels here swap the operands where the first is broadcast along
-            the last axis (`planner.fuse.operators.Row.swaps`).
+        either_zero: whether ONNX Runtime's Max and Min of 0 and -0 are either here, by the element's
+            place in a vector.
         convolutions: whether there are kernels of DirectConv, KernelGradient and TurnedKernel.
         remark: a clause on these kernels, for a plan's assumptions.
     """
 
     inexact: frozenset[str] = frozenset()
     halves: bool = False
-    swaps: bool = False
+    either_zero: bool = False
     convolutions: bool = False
     remark: str = ""
 

@@ -44,7 +44,7 @@ def rows(where: Where) -> Found:
             continue  # which have attributes and constants: `step` has them
         title = f"{name} {dtype}"
         try:
-            wanted, made = both(name, dtype, run=run, device=where.device)
+            wanted, made = both(name, dtype, run=run)
         except _ElsewhereError:
             found["without_kernel"].append(title)
             continue

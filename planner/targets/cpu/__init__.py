@@ -27,7 +27,7 @@ options.add_session_config_entry("session.use_env_allocators", "1")
 """
 
 FUSED = FusedKernels(
-    swaps=True,
+    either_zero=True,
     convolutions=True,
     remark="blocks of their values take some 100 KiB for each thread besides",
 )
