@@ -17,6 +17,7 @@ from planner.onnxio.load import read_model
 from planner.pipeline.answer.explain import explain
 from planner.pipeline.prepare.graphs import analysed_graph
 from tests.fuse.graphs import Array, model_of, session
+from tests.native.graphs import child
 
 NAMES = ("strides", "dilations", "pads", "group")
 
@@ -289,3 +290,33 @@ def test_it_keeps_no_bits_so_that_exact_leaves_it_alone(step: Path, tmp_path: Pa
     )
     kinds = {node.op_type for node in onnx.load(tmp_path / "exact.onnx").graph.node}
     assert "DirectConv" not in kinds
+
+
+SHORT = """
+import resource
+import numpy as np
+import onnxruntime as ort
+from tests.fuse.graphs import session
+from tests.fuse.test_convolutions import NAMES, of_ours
+window = dict(zip(NAMES, ([1, 1], [1, 1], [0, 0, 0, 0], 8)))
+wide = {"x": np.ones((1, 8, 1, 2 << 20), "f4"), "w": np.ones((8, 1, 1, 1), "f4")}
+ours = session(of_ours(window, wide), threads=4)
+bound = ours.io_binding()
+for name, array in wide.items():
+    bound.bind_cpu_input(name, array)
+bound.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_numpy(np.zeros_like(wide["x"])))
+taken = int(open("/proc/self/statm").read().split()[0]) * 4096
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (taken + (4 << 20), hard))  # a task takes 16 MiB
+try:
+    ours.run_with_iobinding(bound)
+except Exception as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+ours.run_with_iobinding(bound)
+assert (bound.get_outputs()[0].numpy() == 1).all()
+"""
+
+
+def test_no_memory_for_a_threads_values_is_an_error_of_the_node():
+    assert "no memory for the values of a thread" in child(SHORT)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from scipy import special
 
-from tests.fuse.graphs import Array, pointwise, same_bits
+from tests.fuse.graphs import Array, model_of, pointwise, same_bits, session
 
 UNARY: Mapping[str, Callable[[Array], Array]] = {
     "neg": np.negative,
@@ -123,6 +124,19 @@ def test_rows_without_elements():
         pointwise(text.format("max"), {"x": x})
 
 
+@pytest.mark.parametrize("step", ["neg x", "add x x", "where b x x", "cast double x"])
+def test_steps_between_have_no_elements_either(step: str):
+    """An operator's empty result has no memory to read a first element of."""
+    text = f"axes 1\nx = input float\nb = equal x x\nt = {step}\ns = sum t\noutput s drop"
+    nodes = [
+        helper.make_node("Sqrt", ["x"], ["y"]),
+        helper.make_node("Pointwise", ["y"], ["s"], domain="planner.fused", program=text),
+    ]
+    feeds = {"x": np.zeros((4, 0), "f4")}
+    (found,) = session(model_of(nodes, feeds, ["s"])).run(None, feeds)
+    assert same_bits(found, np.zeros(4, "f8" if "double" in step else "f4"))
+
+
 @pytest.mark.parametrize("dtype", ["float", "double", "int32", "int64"])
 def test_every_type_compares_selects_and_casts(dtype: str):
     kinds = {"float": "f4", "double": "f8", "int32": "i4", "int64": "i8"}
@@ -187,10 +201,6 @@ def test_inputs_that_do_not_go_together_are_named():
 
 def test_an_input_that_is_broadcast_may_be_the_memory_of_a_rows_output():
     """ONNX Runtime writes the first output over the first input where their shapes agree."""
-    from onnx import helper
-
-    from tests.fuse.graphs import model_of, session
-
     feeds = {"a": np.arange(1, 9, dtype=np.float32), "x": np.ones((8, 8), np.float32)}
     text = "axes 1\na = input float\nx = input float\nt = mul a x\ns = sum t\noutput s drop"
     nodes = [

@@ -1,6 +1,7 @@
 // What the operators of planner.fused ask ONNX Runtime for, and how they fail.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -75,11 +76,24 @@ inline void* output_of(ort::KernelContext* context, size_t i, const Dims& dims) 
   return data_of(value);
 }
 
-inline Parallel parallel_of(ort::KernelContext* context) {  // on the session's threads
+// On the session's threads, through which no exception may pass.
+inline Parallel parallel_of(ort::KernelContext* context) {
   return [context](size_t tasks, const std::function<void(size_t)>& work) {
-    auto call = [](void* work, size_t i) { (*static_cast<std::function<void(size_t)>*>(work))(i); };
-    void* data = const_cast<std::function<void(size_t)>*>(&work);
-    succeed(api->KernelContext_ParallelFor(context, call, tasks, 0, data));
+    struct Call {
+      const std::function<void(size_t)>& work;
+      std::atomic<bool> failed{false};
+    } call{work};
+    auto one = [](void* data, size_t i) {
+      Call& call = *static_cast<Call*>(data);
+      try {
+        call.work(i);
+      } catch (const std::exception&) {
+        call.failed = true;
+      }
+    };
+    if (tasks == 1) one(&call, 0);
+    else succeed(api->KernelContext_ParallelFor(context, one, tasks, 0, &call));
+    check(!call.failed, "no memory for the values of a thread");
   };
 }
 

@@ -1,9 +1,7 @@
 #include "fused/run.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -165,6 +163,7 @@ class Job {
   // Where every operand is full or single, or a row's own, the block is one long row.
   void compute(const Step& step, const Variable& result, size_t rows, void* to,
                const std::vector<Operand>& places) const {
+    if (!step.reduces && !of(result, rows)) return;  // a loop would read an empty tensor's first
     Span span;
     span.to = to, span.rows = rows, span.columns = space_.columns;
     bool has_rows = false;
@@ -248,18 +247,7 @@ void run(const Program& program, const Space& space, const std::vector<Dims>& di
          const Parallel& parallel) {
   if (!has_work(program, space)) return;
   Job job(program, space, dims, inputs, outputs);
-  std::atomic<bool> failed{false};  // no exception may pass through ONNX Runtime's threads
-  auto work = [&](size_t task) {
-    try {
-      job.run_task(task);
-    } catch (const std::exception&) {
-      failed = true;
-    }
-  };
-  size_t tasks = job.tasks();
-  if (tasks == 1) work(0);
-  else parallel(tasks, work);
-  if (failed) throw std::runtime_error("planner.fused: no memory for a block's values");
+  parallel(job.tasks(), [&](size_t task) { job.run_task(task); });
 }
 
 }  // namespace planner::fused
