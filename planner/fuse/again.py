@@ -28,16 +28,27 @@ MOST_AGAIN = 16
 def with_again(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
     """Return the groups with the operations that each recomputes, and without operations that nobody
     needs."""
-    spreading = _Spreading(ground, groups)
-    for number, group in enumerate(groups):
-        for op in reversed(group.operations):
-            spreading.spread(number, op)
-    return _live(ground, spreading.groups)
+    fixed: set[int] = set()
+    while True:
+        spreading = _Spreading(ground, groups, fixed)
+        for number, group in enumerate(groups):
+            for op in reversed(group.operations):
+                spreading.spread(number, op)
+        found = _live(ground, spreading.groups)
+        # what is left of a group may reach its shape by a constant alone, and be no program
+        lost = {
+            i for i, group in enumerate(found) if group.again and not _broadcasts(ground, group)
+        }
+        if not lost:
+            return found
+        fixed |= lost
 
 
 class _Spreading:
-    def __init__(self, ground: GroupSearch, groups: Sequence[Group]) -> None:
-        self.ground = ground
+    """Recomputes values in the groups that read them, except for groups that are `fixed`."""
+
+    def __init__(self, ground: GroupSearch, groups: Sequence[Group], fixed: Set[int]) -> None:
+        self.ground, self.fixed = ground, fixed
         self.groups = list(groups)
         self.group_of = {op: i for i, group in enumerate(groups) for op in group.operations}
         self.reads = [set(outside(ground, group)) for group in groups]
@@ -47,22 +58,16 @@ class _Spreading:
         made = self.ground.made(op)
         readers = {self.group_of.get(c, -1) for c in made.consumers} - {number}
         readers |= {i for i, read in enumerate(self.reads) if made.id in read}
-        if made.is_output or not readers or -1 in readers:
+        if made.is_output or not readers or -1 in readers or readers & self.fixed:
             return
         source = {*self.groups[number].operations, *self.groups[number].again}
         changed = {i: self._with(self.groups[i], made.id, source) for i in readers}
-        if any(group is None or not self._broadcasts(group) for group in changed.values()):
+        if any(g is None or not _broadcasts(self.ground, g) for g in changed.values()):
             return
         for reader, group in changed.items():
             assert group is not None
             self.groups[reader] = group
             self.reads[reader] = set(outside(self.ground, group))
-
-    def _broadcasts(self, group: Group) -> bool:
-        """Tell whether the inputs of a group broadcast to its space."""
-        tensors = self.ground.graph.tensors
-        read = [tensors[t].shape for t in outside(self.ground, group)]
-        return bool(read) and np.broadcast_shapes(*read) == group.space.shape
 
     def _with(self, group: Group, wanted: TensorId, source: set[OpId]) -> Group | None:
         """Return the group with a value computed in it, and all that this needs; None where it
@@ -93,6 +98,12 @@ class _Spreading:
             again[producer] = None
             stack += self.ground.read(graph.operations[producer])
         return replace(group, space=space, again=tuple(sorted(again)))
+
+
+def _broadcasts(ground: GroupSearch, group: Group) -> bool:
+    """Tell whether the inputs of a group broadcast to its space."""
+    read = [ground.graph.tensors[t].shape for t in outside(ground, group)]
+    return bool(read) and np.broadcast_shapes(*read) == group.space.shape
 
 
 def outputs_of(

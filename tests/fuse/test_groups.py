@@ -285,6 +285,38 @@ def test_a_sum_that_no_program_has_stays(inputs: list[str]):
     assert all(map(same_bits, one, other))
 
 
+def test_a_group_that_only_a_constant_would_broadcast_recomputes_nothing():
+    """b1 and b2 become one group, which works v out again; the reader of b1 then works that out, too.
+    What is left of the group, b2, has inputs of (16,) and a constant of (1, 1)."""
+    wide = (1, COLUMNS)
+    shapes = {"x": wide, "m": wide, "v": wide, "a": wide, "n": (COLUMNS,), "b2": wide, "b1": wide}
+    shapes |= dict.fromkeys(("k", "c1", "c2", "out"), wide) | dict.fromkeys(("y", "z"), (1000,))
+    nodes = [
+        h.make_node(op_type, inputs, [made], name=made)
+        for op_type, inputs, made in (
+            ("Add", ["q", "c"], "v"),
+            ("Add", ["v", "x"], "a"),
+            ("Reshape", ["a", "dims"], "n"),
+            ("Mul", ["v", "n"], "b2"),
+            ("Add", ["b2", "m"], "b1"),
+            ("MatMul", ["b2", "w"], "k"),
+            ("Add", ["b1", "k"], "c1"),
+            ("Mul", ["c1", "b2"], "c2"),
+            ("Add", ["c2", "m"], "out"),
+            ("Neg", ["y"], "z"),  # no group holds more than the largest operation
+        )
+    ]
+    rng = np.random.default_rng(0)
+    fixed = {"q": rng.standard_normal(COLUMNS).astype("f4"), "c": np.full((1, 1), 0.5, "f4")}
+    fixed |= {"w": np.eye(COLUMNS, dtype="f4"), "dims": np.array([COLUMNS], "i8")}
+    proto = model_of_infos(nodes, shapes, fixed, outputs=["out", "z"])
+    _, made = fuse(proto, exact=True)
+    assert made is not None
+    feeds = {n: rng.standard_normal(shapes[n]).astype("f4") for n in ("x", "m", "y")}
+    one, other = (session(p).run(None, feeds) for p in (proto, ir.to_proto(made.model)))
+    assert all(map(same_bits, one, other))
+
+
 def test_a_graph_without_element_operations_is_left_alone():
     graph = h.make_graph(
         [h.make_node("MatMul", ["x", "x"], ["out"], name="m")],
