@@ -54,7 +54,7 @@ class Settings:
         product: rows, inner size and columns of the product that compares the runtimes' libraries.
         built: a folder of graphs that were exported before, by network.
         partitioner: whether PyTorch's partitioner is compared with planner's solver.
-        fuse: the ways in which each plan is made (`--fuse`); planner's kernel is the CPU's.
+        fuse: the ways in which each plan is made (`--fuse`).
     """
 
     variants: Sequence[str] = VARIANTS
@@ -191,10 +191,9 @@ class _Bench:
             limit_s=self.settings.limit_s,
         )
         on_cpu = self.settings.device == "cpu"
-        modes = self.settings.fuse if on_cpu else ("none",)
         planning: dict[str, tuple[Path, Future[Row]]] = {}
         peers = [v for v in self.found if v not in (EAGER, AS_IT_IS, SAVE_ON_CPU)]
-        for variant, fuse in itertools.product(peers, modes):
+        for variant, fuse in itertools.product(peers, self.settings.fuse):
             kind = PLANNED if fuse == "none" else FUSED
             name, budget = kind + variant, int(self.found[variant]["peak"])
             if on_cpu and fuse == "none" and self.found[AS_IT_IS]["peak"] <= budget:

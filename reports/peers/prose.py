@@ -57,7 +57,8 @@ last place of float64, so that its bits are not ONNX Runtime's. The session load
 _PLANNER_GPU = """
 - **planner**: the graph that `export_training_graph` writes, then `optimize(device="cuda",
 feeds="device")` at exactly the peer's peak in bytes, verified. Operation times are those of the hardware
-profile (`--hardware`), and copies to the host are allowed.
+profile (`--hardware`), and copies to the host are allowed. `--fuse auto`: the same with element
+operations fused where that is priced lower, in rounding.
 """
 
 _SAVE_ON_CPU = """
