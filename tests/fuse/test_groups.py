@@ -21,20 +21,31 @@ from planner.targets.cpu import FUSED
 from tests.fuse.graphs import Array, same_bits, session
 from tests.graphs import graph_of
 
-ROWS, COLUMNS = 6, 16
-FULL, ROW = (ROWS, COLUMNS), (ROWS, 1)
+COLUMNS = 16
+FULL = (6, COLUMNS)
 UNARY = {True: ["Neg", "Abs", "Relu"], False: ["Neg", "Abs", "Relu", "Tanh", "Erf", "Sigmoid"]}
 
 
-def drawn(seed: int, *, exact: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:
+def reduced(op_type: str, values: list[str], axes: tuple[int, ...], opset: int) -> onnx.NodeProto:
+    """A reduction over axes, which were attributes before opset 18, and of sums before 13."""
+    source, name = values
+    if opset >= (13 if op_type == "ReduceSum" else 18):
+        return h.make_node(op_type, [source, "last"], [name], name=name, keepdims=1)
+    return h.make_node(op_type, [source], [name], name=name, axes=axes, keepdims=1)
+
+
+def drawn(
+    seed: int, *, exact: bool, full: tuple[int, ...] = FULL, axes: int = 1, opset: int = 18
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A random graph of element operations, sums over rows, products, views, and shared values."""
     rng = np.random.default_rng(seed)
     nodes: list[onnx.NodeProto] = []
-    shapes: dict[str, tuple[int, ...]] = {"x": FULL, "y": FULL, "r": ROW, "v": (COLUMNS,)}
+    row, last = (*full[:-axes], *(1,) * axes), tuple(range(-axes, 0))
+    shapes: dict[str, tuple[int, ...]] = {"x": full, "y": full, "r": row, "v": (COLUMNS,)}
     fixed = {
         "half": np.array(0.5, "f4"),
         "one": np.array([1.0], "f4"),
-        "last": np.array([-1], "i8"),
+        "last": np.array(last, "i8"),
     }
     fixed["w"] = rng.standard_normal((COLUMNS, COLUMNS)).astype("f4") / 4
     shapes |= {"half": (), "one": (1,)}
@@ -43,13 +54,13 @@ def drawn(seed: int, *, exact: bool) -> tuple[onnx.ModelProto, dict[str, Array]]
         a, b = (names[j] for j in rng.integers(0, len(names), 2))
         shape = np.broadcast_shapes(shapes[a], shapes[b])
         kind = rng.integers(0, 8)
-        if kind == 0 and shapes[a] == FULL:
+        if kind == 0 and shapes[a] == full:
             nodes.append(h.make_node("MatMul", [a, "w"], [name], name=name))
-            shape = FULL
-        elif kind == 1 and shapes[a] == FULL:
-            op_type = str(rng.choice(["ReduceMean", "ReduceMax"]))
-            nodes.append(h.make_node(op_type, [a, "last"], [name], name=name, keepdims=1))
-            shape = ROW
+            shape = full
+        elif kind == 1 and shapes[a] == full:
+            op_type = str(rng.choice(["ReduceMean", "ReduceMax", "ReduceSum"]))
+            nodes.append(reduced(op_type, [a, name], last, opset))
+            shape = row
         elif kind == 2:
             op_type = str(rng.choice(UNARY[exact]))
             nodes.append(h.make_node(op_type, [a], [name], name=name))
@@ -62,7 +73,7 @@ def drawn(seed: int, *, exact: bool) -> tuple[onnx.ModelProto, dict[str, Array]]
             nodes.append(h.make_node(op_type, [a, b], [name], name=name))
         shapes[name] = shape
     feeds = {n: rng.standard_normal(shapes[n]).astype("f4") for n in ("x", "y", "r", "v")}
-    made = [f"t{i}" for i in range(30) if shapes[f"t{i}"] == FULL] or ["t29"]
+    made = [f"t{i}" for i in range(30) if shapes[f"t{i}"] == full] or ["t29"]
     outputs = {made[-1], made[len(made) // 2], "t29"}
     info = [h.make_tensor_value_info(n, T.FLOAT, shapes[n]) for n in shapes if n.startswith("t")]
     graph = h.make_graph(
@@ -73,7 +84,7 @@ def drawn(seed: int, *, exact: bool) -> tuple[onnx.ModelProto, dict[str, Array]]
         [onnx.numpy_helper.from_array(x, n) for n, x in fixed.items()],
         value_info=[v for v in info if v.name not in outputs],
     )
-    return h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9), feeds
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=7), feeds
 
 
 def model_of_infos(
@@ -119,11 +130,57 @@ def test_any_fused_model_is_within_rounding(seed: int):
     _, made = fuse(proto, exact=False)
     if made is None:
         pytest.skip("no two operations of this graph go together")
-    one, other = (session(p).run(None, feeds) for p in (proto, ir.to_proto(made.model)))
+    assert_near(proto, ir.to_proto(made.model), feeds)
+
+
+def assert_near(proto: onnx.ModelProto, fused: onnx.ModelProto, feeds: dict[str, Array]) -> None:
+    one, other = (session(p).run(None, feeds) for p in (proto, fused))
     for a, b in zip(one, other, strict=True):
         assert np.array_equal(np.isnan(a), np.isnan(b))
         scale = float(np.abs(np.nan_to_num(a)).max(initial=1.0))
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize("opset", [12, 13, 18])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_rows_of_two_axes_and_axes_as_attributes_are_fused(axes: int, opset: int):
+    reductions = 0
+    for seed in range(12):
+        proto, feeds = drawn(seed, exact=False, full=(3, 4, COLUMNS), axes=axes, opset=opset)
+        _, made = fuse(proto, exact=False)
+        if made is None:
+            continue
+        programs = [node.attributes.get_string("program", "") for node in made.model.graph]
+        reductions += sum(text.startswith(f"axes {axes}\n") for text in programs)
+        assert_near(proto, ir.to_proto(made.model), feeds)
+    assert reductions > 5
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_body_reads_is_an_output_of_its_group(seed: int):
+    proto, feeds = drawn(seed, exact=True)
+    read = [name for node in proto.graph.node for name in node.output if name in ("t7", "t12")]
+    bodies = [
+        h.make_graph(
+            [h.make_node(op_type, read, ["made"])],
+            op_type,
+            [],
+            [h.make_tensor_value_info("made", T.FLOAT, None)],
+        )
+        for op_type in ("Add", "Mul")
+    ]
+    node = h.make_node(
+        "If", ["asked"], ["out"], name="if", then_branch=bodies[0], else_branch=bodies[1]
+    )
+    proto.graph.node.append(node)
+    proto.graph.input.append(h.make_tensor_value_info("asked", T.BOOL, []))
+    proto.graph.output.append(h.make_tensor_value_info("out", T.FLOAT, None))
+    _, made = fuse(proto, exact=True)
+    assert made is not None
+    for asked in (True, False):
+        given = {**feeds, "asked": np.array(asked)}
+        one, other = (session(p).run(None, given) for p in (proto, ir.to_proto(made.model)))
+        assert all(map(same_bits, one, other))
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,29 @@ def test_other_rows_are_within_rounding_of_onnxruntime(op_type: str, dtype: str)
     np.testing.assert_allclose(found, wanted, rtol=wide, atol=wide * scale * 1e-2)
 
 
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMean", "ReduceMax"])
+def test_rows_with_special_values_reduce_as_in_onnxruntime(op_type: str, dtype: str):
+    """But for the largest of a row with a NaN: ONNX Runtime's kernel drops it or not, by its place."""
+    x = values(dtype, 0)[:3000].reshape(30, 100)
+    nodes = [
+        helper.make_node("Constant", [], ["axes"], value_ints=[1]),
+        helper.make_node(op_type, ["x", "axes"], ["out"], keepdims=1),
+    ]
+    (wanted,) = here(model_of(nodes, {"x": x}, ["out"]), {"x": x})
+    name = op_type.removeprefix("Reduce").lower()
+    text = f"axes 1\nx = input {dtype}\nt = {name} x\noutput t keep"
+    (found,) = pointwise(text, {"x": x})
+    has_nan = np.isnan(x).any(axis=1, keepdims=True)
+    assert has_nan.any() and np.isinf(found).any()
+    if op_type == "ReduceMax":
+        assert np.array_equal(np.isnan(found), has_nan)
+        wanted = np.where(has_nan, np.nan, wanted).astype(x.dtype)
+        assert same_bits(wanted, found)
+    wide = 1e-4 if dtype == "float" else 1e-12
+    np.testing.assert_allclose(found, wanted, rtol=wide)
+
+
 @pytest.mark.parametrize("op_type", MOST_ULPS)
 def test_functions_are_within_their_ulps_of_float64(op_type: str):
     """On all binades, on the whole range of an exponential, and where most values lie."""
