@@ -173,15 +173,14 @@ def optimize(
         trace=path_or_none(trace_path),
     )
     files.check(request.model, force=force or dry_run)
-    with clock.counting(is_capped=not reproducible):
-        job = OptimizeJob(
-            request=request,
-            files=Files() if dry_run else files,
-            verify=False if dry_run else verify,
-            search_context=search_context,
-            progress=progress or silent,
-        )
-        return optimized(job)
+    job = OptimizeJob(
+        request=request,
+        files=Files() if dry_run else files,
+        verify=False if dry_run else verify,
+        search_context=search_context,
+        progress=progress or silent,
+    )
+    return optimized(job)
 
 
 @collected_seldom()

@@ -43,7 +43,7 @@ from planner.units import counted, format_bytes, format_duration, parse_micro_ba
 
 
 def optimized(job: OptimizeJob) -> OptimizeResult:
-    """Run a job, in as many runs per step as its request asks for.
+    """Run a job, in as many runs per step as its request asks for; its searches count their work.
 
     If verification shows that ONNX Runtime's arena has no room for the plan, although its replay
     had, the job runs again with the missing bytes in reserve, and with more if that is still too
@@ -54,7 +54,8 @@ def optimized(job: OptimizeJob) -> OptimizeResult:
             the errors of `OptimizeJob.run`.
     """
     runs = parse_micro_batch(job.request.levers.micro_batch)
-    with nullcontext(job) if runs == 1 else _in_parts(job, runs) as job:
+    counting = clock.counting(is_capped=not job.request.limits.reproducible)
+    with counting, nullcontext(job) if runs == 1 else _in_parts(job, runs) as job:
         given: int | None = None
         for again in range(ANSWERING.again):
             try:

@@ -79,7 +79,7 @@ def print_outcome(document: OptimizeDocument, out: Console) -> None:
     print_row(out, "Live", _peak(head))
     print_row(out, "Time", _time(head, plan.cost_source))
     print_row(out, "Done", _done(document))
-    print_row(out, "Search", f"{plan.solve_s:.1f} s: {phrases.proof(plan, head)}")
+    print_row(out, "Search", f"{plan.solve_s:.1f} s of work: {phrases.proof(plan, head)}")
     written = [nearby(path) for path in document.outputs.values() if path is not None]
     if written:
         print_row(out, "Wrote", ", ".join(written))
