@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from planner.errors import MemoryLimitError, UsageError
 from planner.processes.children import quiet
-from planner.processes.workers import Beside, beside, workers
+from planner.processes.workers import beside, workers
 
 
 def scaled(factor: int, number: int) -> tuple[int, int]:
@@ -114,74 +109,6 @@ def test_an_error_beside_is_raised_where_the_answer_is_asked_for():
         refusal = helper.begin(refused, 3)
         with pytest.raises(UsageError, match="3 is refused"):
             refusal.result()
-
-
-def waited(_: None, seconds: float) -> float:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(0.01)
-    return seconds
-
-
-def test_a_call_that_is_given_up_makes_room_for_the_next():
-    with beside() as helper:
-        begun = time.monotonic()
-        long, pending = helper.begin(waited, 600.0), helper.begin(waited, 600.0)
-        for answer in (pending, long):
-            helper.give_up(answer)
-        assert helper.begin(doubled, 1).result()[0] == 2
-        assert time.monotonic() - begun < 300
-        assert pending.cancelled()
-        with pytest.raises(CancelledError):
-            long.result()
-
-
-SLOW_MODULE = """
-import time
-from pathlib import Path
-
-log = Path(__file__).with_suffix(".log")
-log.write_text(log.read_text() + "begun " if log.exists() else "begun ")
-while time.sleep(0.05) or not Path(__file__).with_suffix(".go").exists():
-    pass
-log.write_text(log.read_text() + "done ")
-"""
-
-
-def imported(_: None, folder: str) -> str:
-    """What a module says of how often it was begun, and imported to its end."""
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return import_module("slow_to_import").log.read_text()
-
-
-def given_up_half_way(helper: Beside, call: Callable[[None, str], str], folder: Path) -> None:
-    """Give a call up while `SLOW_MODULE` runs in it, which must come to its end."""
-    with ThreadPoolExecutor(1) as aside:
-        given_up = helper.begin(call, str(folder))
-        while not (folder / "slow_to_import.log").exists():
-            time.sleep(0.01)
-        giving_up = aside.submit(helper.give_up, given_up)
-        with pytest.raises(TimeoutError):
-            giving_up.result(timeout=0.5)
-        (folder / "slow_to_import.go").touch()
-        giving_up.result()
-
-
-def test_an_import_is_not_left_half_done_by_giving_up(tmp_path: Path):
-    (tmp_path / "slow_to_import.py").write_text(SLOW_MODULE)
-    with beside() as helper:
-        given_up_half_way(helper, imported, tmp_path)
-        assert helper.begin(imported, str(tmp_path)).result() == "begun done "
-
-
-def test_an_answer_that_is_given_up_too_late_is_kept():
-    with beside() as helper:
-        answer = helper.begin(doubled, 1)
-        one, pid = answer.result()
-        helper.give_up(answer)
-        assert answer.result() == (one, pid)
-        assert helper.begin(doubled, 2).result() == (4, pid)
 
 
 def test_a_process_beside_that_was_ended_is_said():

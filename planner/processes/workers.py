@@ -10,28 +10,17 @@ import contextlib
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
-from types import FrameType
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any, BinaryIO, TypeVar
 
 from planner.errors import MemoryLimitError, PlannerError
 from planner.processes.children import child_environment, end_with_parent, in_background
 from planner.processes.garbage import collect_seldom
 from planner.processes.importing import import_there
-
-_GIVE_UP = signal.SIGURG
-"""The signal that ends a process's current call; a process that is still starting ignores it."""
-
-_AGAIN_S = 0.05
-
-_UNBROKEN = "importlib"
-"""The package of frames that are not interrupted: a half imported module fails all later imports of
-it."""
 
 _COURTEOUS, _NICENESS = "--courteous", 10
 """The option that makes a process yield to others, and its niceness."""
@@ -110,14 +99,6 @@ class Beside:
         """
         return self._pool.submit(self._answer, _request(call, task))
 
-    def give_up(self, answer: Future[Any]) -> None:
-        """Cancel a call whose answer nobody waits for; its answer is an error then."""
-        if answer.cancel():
-            return
-        while not answer.done():
-            self._process.send_signal(_GIVE_UP)  # again if it came before the call began there
-            wait([answer], timeout=_AGAIN_S)
-
     def end(self) -> None:
         """Kill the process, whatever it is doing."""
         self._process.kill()
@@ -149,26 +130,8 @@ def beside(imports: str = "") -> Iterator[Beside]:
         helper.end()
 
 
-def answer_of(begun: Future[T]) -> T | None:
-    """Wait for the answer to a call in the process beside, and return it.
-
-    Return None where the call has not begun, and cancel it; and where the system has killed the
-    process.
-    """
-    if begun.cancel():
-        return None
-    try:
-        return begun.result()
-    except MemoryLimitError:
-        return None
-
-
 class _EndedError(Exception):
     """A process ended without an answer."""
-
-
-class _GivenUpError(BaseException):
-    """Nobody waits for the answer any longer."""
 
 
 def _send(process: subprocess.Popen[bytes], content: bytes) -> None:
@@ -215,13 +178,6 @@ def _started(*options: str) -> subprocess.Popen[bytes]:
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer calls until the input ends."""
-    is_busy = False
-
-    def give_up(_signal: int, frame: FrameType | None) -> None:
-        if is_busy and not _is_unbroken(frame):  # else `give_up` asks again
-            raise _GivenUpError
-
-    signal.signal(_GIVE_UP, give_up)
     shared = pickle.load(requests)
     while True:
         try:
@@ -229,26 +185,13 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except EOFError:
             return
         try:
-            is_busy = True
             answer = False, call(shared, task)
-            is_busy = False
-        except _GivenUpError:
-            is_busy, answer = False, (True, CancelledError())
         except Exception as error:
-            is_busy, answer = False, (True, error)
+            answer = True, error
             if not isinstance(error, PlannerError):  # pickling drops the traceback
                 error.add_note("".join(traceback.format_exception(error)))
         pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
         answers.flush()
-
-
-def _is_unbroken(frame: FrameType | None) -> bool:
-    """Tell whether a module is being imported."""
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).split(".")[0] == _UNBROKEN:
-            return True
-        frame = frame.f_back
-    return False
 
 
 if __name__ == "__main__":
