@@ -117,25 +117,33 @@ def is_capped() -> bool:
     return count is not None and count.is_capped
 
 
-def cap(seconds: float) -> None:
+def cap(seconds: float, due_s: float | None = None) -> None:
     """Let a capped count follow the machine's clock once so many seconds have passed there.
 
-    The count is then at least so many seconds from here. An earlier cap no longer holds.
+    An earlier cap no longer holds.
+
+    Args:
+        due_s: the count is then at least so many seconds from here; None for as many as the machine's.
     """
     count = _count.get()
     if count is not None and count.is_capped:
-        count.until, count.then_s = time.monotonic() + seconds, count.seconds + seconds
+        count.until = time.monotonic() + seconds
+        count.then_s = count.seconds + (seconds if due_s is None else due_s)
 
 
-def left_s() -> float:
-    """Return the seconds of the machine until the cap, 0.05 at least; infinite without one.
+def machine_s(limit_s: float) -> float:
+    """Return the machine's seconds for work that does not look at this clock; infinite for no limit.
 
-    This is a limit for work that does not look at this clock.
+    Before the cap they are the seconds until then, 0.05 at least.
+
+    Args:
+        limit_s: limit of the work by this clock.
     """
     count = _count.get()
-    if count is None or count.until == math.inf:
-        return math.inf
-    return max(0.05, count.until - time.monotonic())
+    if count is None:
+        return limit_s
+    left_s = count.until - time.monotonic()
+    return max(0.05, left_s) if left_s > 0 else limit_s
 
 
 @contextlib.contextmanager

@@ -69,21 +69,23 @@ def test_each_thread_counts_its_own_work():
 
 def test_a_capped_count_follows_the_machines_clock_once_its_seconds_have_passed():
     with clock.counting(is_capped=True):
-        assert clock.left_s() == math.inf
+        assert clock.machine_s(7.0) == math.inf
         clock.spend(2.0)
-        clock.cap(0.05)
+        clock.cap(0.2, due_s=3.0)
         assert clock.now() < 2.01
-        assert 0.05 <= clock.left_s() <= 0.0501
-        time.sleep(0.06)
+        assert 0.05 <= clock.machine_s(7.0) <= 0.2
+        time.sleep(0.21)
         late = clock.now()
-        assert late > 2.05
+        assert late > 5.0
         time.sleep(0.01)
         assert clock.now() >= late + 0.01
+        assert clock.machine_s(7.0) == 7.0
     with clock.counting():
         clock.cap(0.0)
         time.sleep(0.01)
         assert clock.now() < 0.01
-        assert clock.left_s() == math.inf
+        assert clock.machine_s(7.0) == math.inf
+    assert clock.machine_s(7.0) == 7.0
 
 
 def planned(

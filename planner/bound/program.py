@@ -104,9 +104,8 @@ class LinearProgram:
         params = mathopt.SolveParameters(lp_algorithm=mathopt.LPAlgorithm.DUAL_SIMPLEX)
         if clock.is_counted():
             params.iteration_limit = 1 + int(max(0.05, time_limit_s) / self._pivot_s)
-            time_limit_s = clock.left_s()
-        if time_limit_s < math.inf:
-            params.time_limit = _limit(time_limit_s)
+        if (seconds := clock.machine_s(time_limit_s)) < math.inf:
+            params.time_limit = _limit(seconds)
         return self._solved(mathopt.SolverType.GLOP, params, frozenset())
 
     def integer(self, whole: Collection[int], *, time_limit_s: float) -> Answer:

@@ -50,10 +50,8 @@ def new_solver(*, seed: int, time_limit_s: float) -> cp_model.CpSolver:
     parameters.num_workers = 1
     if clock.is_counted():
         parameters.max_deterministic_time = time_limit_s / clock.SOLVER_S
-        if clock.left_s() < math.inf:
-            parameters.max_time_in_seconds = clock.left_s()
-    else:
-        parameters.max_time_in_seconds = time_limit_s
+    if (seconds := clock.machine_s(time_limit_s)) < math.inf:
+        parameters.max_time_in_seconds = seconds
     parameters.catch_sigint_signal = False
     return solver
 

@@ -107,10 +107,7 @@ _TRIES = 64
 """Moves between two checks of the clock."""
 
 _LANES = 4
-"""Number of searches side by side, in step.
-
-Their result is the same on any number of cores, as long as time is not out.
-"""
+"""Number of searches that take turns."""
 
 _MOST_STEPS = 100
 """Checks of the clock in each search, after which it ends.

@@ -65,7 +65,11 @@ def fit(
 
     from planner import api_devices
 
-    with progress(asked["time_limit_s"]) as report, _graph_of(model, asked, report) as graph:
+    limit_s = None if asked["reproducible"] else asked["time_limit_s"]
+    with (
+        progress(limit_s) as report,
+        _graph_of(model, asked, report) as graph,
+    ):
         found = api_devices.fit_devices(graph.path, names, **graph.options, progress=report)
     from planner.report.terminal.fit import print_fit
 

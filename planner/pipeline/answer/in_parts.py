@@ -217,10 +217,13 @@ class _RunCount:
         if fits_as_it_is(whole, settings_of(whole)):
             return 1, "micro-batches: the whole batch is within the budget as it is"
         known = divisors(self.divided.batch.size)
+        limit_s = whole.request.limits.time_limit_s
+        share_s = min(ANSWERING.runs_s, ANSWERING.runs_share * limit_s)
+        clock.cap(limit_s)
         least = self._least_by_order(known)
         fewer = known if least is None else known[: known.index(least)]
-        limit_s = whole.request.limits.time_limit_s
-        until = clock.now() + min(ANSWERING.runs_s, ANSWERING.runs_share * limit_s)
+        until = clock.now() + share_s
+        clock.cap(share_s)
         for runs in reversed(fewer):
             best = min(self.times.values(), default=float("inf"))
             if best < float("inf") and (len(self.times) > 1 and clock.now() > until):

@@ -117,7 +117,8 @@ class OptimizeJob:
                 if not self._is_verified:
                     prepared = compared(prepared, progress=self.progress, opened=ahead.session)
                 spent_s = time.monotonic() - self.began
-                clock.cap(ANSWERING.search_s(settings.time_limit_s, spent_s))
+                limit_s = settings.time_limit_s
+                clock.cap(ANSWERING.search_s(limit_s, spent_s), limit_s)
                 made = self._made(prepared, settings, preview)
             whole = prepared if self.step is None else self.step.prepared
             result = OptimizeResult(

@@ -65,7 +65,7 @@ class TrialSearch:
             buffer each, which matters among equally small buffers.
         least_held_bytes: estimate of the least budget that holds some lowered plan; None if none
             was lowered.
-        found: the last search's result in each order.
+        found: the last search's result in each order, by its capacity.
     """
 
     prepared: Prepared
@@ -87,7 +87,7 @@ class TrialSearch:
     is_cut: bool = False
     underrated: float = 1.0
     least_held_bytes: int | None = None
-    found: dict[BaseOrder, Solved] = field(default_factory=dict)
+    found: dict[BaseOrder, tuple[int, Solved]] = field(default_factory=dict)
     trials: Trials = field(init=False)
 
     def __post_init__(self) -> None:
@@ -222,7 +222,7 @@ class TrialSearch:
         if is_first:  # an early end means a good plan: no other search gets much longer
             self.longest_s = 2 * max(POLICY.least_search_s, clock.now() - begun)
         if solved.candidate is not None:
-            self.found[trial.base] = solved
+            self.found[trial.base] = capacity, solved
             self._note(form.problem, solved)
         is_cut = solved.solve_s >= POLICY.cut * limits.limit_s
         found = _Found(trial.base, form, solved, is_cut=is_cut)
@@ -254,9 +254,11 @@ class TrialSearch:
     def _start(self, base: BaseOrder, problem: Problem) -> Solved | None:
         """Return the start of a search: the fastest result, or the last one with more budget."""
         raced, best = self.raced.get(base), self.best.get(problem)
-        if problem.capacity_bytes < self.settings.budget_bytes:
-            return best or self.found.get(base) or raced
-        return min(filter(None, (best, raced)), key=figure, default=self.found.get(base))
+        if problem.capacity_bytes == self.settings.budget_bytes:
+            return min(filter(None, (best, raced)), key=figure, default=None)
+        # what was proved with less memory does not hold with more
+        capacity, found = self.found.get(base, (0, None))
+        return best or (found if capacity >= problem.capacity_bytes else None) or raced
 
     def _note(self, problem: Problem, solved: Solved) -> None:
         """Keep a result if no earlier one is faster."""
@@ -364,7 +366,9 @@ class TrialSearch:
         self.progress(f"improving the plan for {format_bytes(problem.capacity_bytes)}")
         capacity = problem.capacity_bytes
         if not self.settings.overlap:  # pins and whole pages take the rest
-            capacity = min(capacity, searched.found.peak_bytes + accepted.spare_bytes)
+            peak, whole = searched.found.peak_bytes, self.forms[accepted.base].problem
+            room = self.rooms.get(whole, capacity)
+            capacity = min(capacity, peak + accepted.spare_bytes, max(peak, room))
         if capacity < problem.capacity_bytes:
             form = self._form(accepted.base, capacity)
             problem = form.problem
@@ -376,7 +380,10 @@ class TrialSearch:
         )
         if better.candidate is not None:
             self._note(problem, better)
-            self._weigh(_Found(accepted.base, form, better))
+            outcome = self._weigh(_Found(accepted.base, form, better))
+            if outcome.over_bytes:
+                room = outcome.peak_bytes - int(POLICY.over * outcome.over_bytes)
+                self.rooms[self.forms[accepted.base].problem] = room
         is_same = self.accepted is accepted and form is accepted.formulation
         if is_same and better.bound_us > searched.bound_us:
             proved = replace(searched, bound_us=better.bound_us, bound_class=better.bound_class)
