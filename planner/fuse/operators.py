@@ -2,8 +2,8 @@
 
 A row is exact on a device where every step is IEEE-exact and in the order of ONNX Runtime's kernel
 there: the bits are then the same. Other rows differ in last bits: their functions have other terms,
-or their sums another order. The largest of a row with a NaN is a NaN, and on the CPU ONNX Runtime drops
-it or not, by its place. tests/fuse/test_operators.py compares each row with ONNX Runtime on the
+or their sums another order. The largest of a row with a NaN is a NaN; ONNX Runtime's kernel for the CPU
+drops it or not, by its place. tests/fuse/test_operators.py compares each row with ONNX Runtime on the
 CPU, special values included. For other targets the rows follow the sources of their kernels, and have
 not run on a card yet.
 """

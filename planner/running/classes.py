@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.running.asked import Asked
-from planner.running.capture import REFUSED, on_the_host
 from planner.running.hooks import on_import
 from planner.running.opening import Opener, Wanted, is_by_planner
+from planner.runtime.capture import REFUSED, on_the_host
 from planner.targets import HOST
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from weakref import WeakSet
 from planner.errors import PlannerError, UsageError
 from planner.files.temporary import temporary_folder
 from planner.running.asked import Asked, Merged, merged
-from planner.running.capture import with_capture
 from planner.running.outcome import Job, Outcome, Status
+from planner.runtime.capture import with_capture
 from planner.runtime.opened import (
     Needs,
     Setting,

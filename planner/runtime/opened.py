@@ -206,6 +206,7 @@ def session_options(
     arena: str | None = None,
     pool: str | None = None,
     disk: Path | str | None = None,
+    graph_capture: bool = False,
 ) -> ort.SessionOptions:
     """Return the options with which to open a rewritten model.
 
@@ -228,10 +229,14 @@ def session_options(
         disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
             `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`. A folder whose files lie in memory causes a
             warning.
+        graph_capture: record the launches of a step on CUDA or WebGPU, and replay them as one graph, as
+            `planner.open_session` does. The provider is then included on CUDA, too: name none. Run the
+            session by `planner.bind` alone: its own `run` would move the values away from the addresses
+            of the record, and give results of other feeds.
 
     Raises:
         UsageError: the device is not available; the file was written for another one, or for another
-            kind of processor; or the library is not built.
+            kind of processor; the library is not built; or the file cannot be captured.
     """
     import onnxruntime as ort
 
@@ -240,6 +245,8 @@ def session_options(
     if needs.assumed:
         warnings.warn(f"{needs.where}: {needs.why_not_settled}", stacklevel=2)
     needs = _as_asked(needs, arena, pool)
+    if graph_capture:
+        needs = _captured(needs, model, pool)
     options = ort.SessionOptions()
     for setting in needs.settings():
         if setting.of(options) != setting.needed:
@@ -252,6 +259,8 @@ def session_options(
         from planner.targets.backend import backend_of
 
         backend_of(needs.target).add_to(options)
+    elif graph_capture:
+        options.add_provider(needs.target.provider, dict(needs.target.options))
     if needs.disk_bytes is not None:
         remark = put_disk(options, needs.disk_bytes, None if disk is None else Path(disk))
         if remark:
@@ -259,6 +268,15 @@ def session_options(
     if needs.library or needs.pool is not None:
         register_library(options)
     return options
+
+
+def _captured(needs: Needs, model: Path | str | bytes, pool: str | None) -> Needs:
+    """Return the needs of a session that replays its launches."""
+    from planner.runtime.capture import with_capture
+
+    if pool is not None or TARGET_KEY not in needs.props:
+        raise UsageError("graph_capture is for files that planner wrote, and takes no pool")
+    return with_capture(needs, model)
 
 
 def _as_asked(needs: Needs, arena: str | None, pool: str | None) -> Needs:

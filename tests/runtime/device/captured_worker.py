@@ -6,24 +6,33 @@ import json
 import sys
 
 import numpy as np
+import onnxruntime as ort
 
 import planner
 from planner.errors import UsageError
+from planner.runtime.binding.buffers import is_captured
 from planner.runtime.feeds.inputs import make_inputs
 
 STEPS = 5
 
 
 def main(model: str, planned: str) -> None:
-    """Print what differs in each step, the places of the values, and how `run` answers."""
+    """Print what differs in each step, the places of the values, and how `run` answers.
+
+    The last session that replays has its options from `planner.session_options`.
+    """
     inputs, _ = make_inputs(model, seed=1)
     kept = {name: array for name, array in inputs.items() if name.startswith("w")}
     fed = {name: array for name, array in inputs.items() if name not in kept}
     sessions = [planner.open_session(planned, graph_capture=way) for way in (True, False)]
     differs: list[list[str]] = []
     stale: list[int] = []
-    for _ in range(2):  # the second has the first one's session, and records of its own
-        captured, plain = (planner.bind(session, kept) for session in sessions)
+    replays: list[bool] = []
+    by_options = ort.InferenceSession(planned, planner.session_options(planned, graph_capture=True))
+    # the second has the first one's session, and records of its own
+    for replaying in (sessions[0], sessions[0], by_options):
+        captured, plain = (planner.bind(s, kept) for s in (replaying, sessions[1]))
+        replays.append(is_captured(replaying))
         given: list[tuple[np.ndarray, bytes]] = []
         for step in range(STEPS):
             if step == STEPS - 2:
@@ -42,6 +51,7 @@ def main(model: str, planned: str) -> None:
         said = str(error)
     places = sorted(set(captured.places.values()))
     shown = {"differs": differs, "stale": stale, "moved": moved, "places": places, "said": said}
+    shown["replays"] = replays
     print(json.dumps(shown))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import planner
 from planner.errors import UsageError
-from planner.running.capture import why_not_captured
+from planner.runtime.capture import why_not_captured
 from tests.runtime.device import captured_worker
 from tests.swiftshader.device import SoftwareDevice, start
 
@@ -93,8 +93,8 @@ def test_replayed_launches_give_the_bits_of_plain_ones(
     done = on_webgpu(webgpu_device, tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["moved"] and found["differs"] == [[]] * (2 * captured_worker.STEPS)
-    assert found["stale"] == [0, 0]
+    assert found["moved"] and found["differs"] == [[]] * (3 * captured_worker.STEPS)
+    assert found["stale"] == [0, 0, 0] and found["replays"] == [True] * 3
     assert found["places"] == ["device"]
     assert "planner.bind" in found["said"]
     assert done.stderr == ""
@@ -129,6 +129,10 @@ def test_what_a_record_lacks_is_named() -> None:
     assert "output 'x' is an input" in said_of(passed)
     passed.graph.output.pop()
     assert said_of(passed) == ""
+    fused = parsed(
+        "g (float[4] x) => (float[4] y) { y = planner.fused.Pointwise(x) }", ', "planner.fused" : 1'
+    )
+    assert said_of(fused) == ""
     passed.graph.output[0].type.tensor_type.ClearField("shape")
     assert "'y' has open dims" in said_of(passed)
 
@@ -157,9 +161,10 @@ def test_a_file_for_the_cpu_and_one_of_others_are_refused(tmp_path: Path) -> Non
     planned = tmp_path / "planned.onnx"
     model = ZOO / "mlp_adamw.onnx"
     planner.optimize(model, budget="90%", output=planned, verify=False, time_limit_s=1.0)
-    with pytest.raises(UsageError, match=r"has no graph capture: open it without graph_capture"):
-        planner.open_session(planned, graph_capture=True)
-    with pytest.raises(UsageError, match="takes no pool"):
-        planner.open_session(planned, graph_capture=True, pool="1GB")
-    with pytest.raises(UsageError, match="files that planner wrote"):
-        planner.open_session(model, graph_capture=True)
+    for opened in (planner.open_session, planner.session_options):
+        with pytest.raises(UsageError, match=r"has no graph capture: open it without"):
+            opened(planned, graph_capture=True)
+        with pytest.raises(UsageError, match="takes no pool"):
+            opened(planned, graph_capture=True, pool="1GB")
+        with pytest.raises(UsageError, match="files that planner wrote"):
+            opened(model, graph_capture=True)
