@@ -35,7 +35,8 @@ class Fused:
 
     Attributes:
         members: members of each new node, by the node's name.
-        order: names of all nodes, in a valid order close to the given one.
+        order: names of all nodes, in a valid order close to the given one. The model's nodes are in one
+            close to the original's: a base order of its own.
     """
 
     model: ir.Model
@@ -145,8 +146,9 @@ def with_fusion(
     gone = fused - {op for group in groups for op in group.operations}
     build.remove({*gone, *(op for group, _ in programs for op in group.operations)})
     build.remove(op for one in convolved for op in (*one.operations, *one.prepares))
+    build.put_in(build.ordered({name_of[op.id]: op.id for op in graph.operations}))
     place = {name_of[op]: i for i, op in enumerate(order)}  # a group's last one
-    return Fused(model=build.model, members=members, order=build.sort(place))
+    return Fused(model=build.model, members=members, order=build.ordered(place))
 
 
 def _programs(
@@ -222,15 +224,18 @@ class _GroupWriter:
         """Remove nodes whose results nothing reads any more."""
         self.model.graph.remove([self._nodes[op] for op in operations])
 
-    def sort(self, place: Mapping[str, int]) -> tuple[str, ...]:
-        """Put the nodes in a topological order close to their places, and return their names in it."""
+    def ordered(self, place: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the nodes' names in a topological order close to their places."""
         nodes = {str(node.name): node for node in self.model.graph}
         made = {value: name for name, node in nodes.items() for value in node.outputs}
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(nodes)
         for name, node in nodes.items():
             graph.add_edges_from((made[value], name) for value in reads(node) if value in made)
-        order = tuple(nx.lexicographical_topological_sort(graph, place.__getitem__))
+        return tuple(nx.lexicographical_topological_sort(graph, place.__getitem__))
+
+    def put_in(self, order: Sequence[str]) -> None:
+        """Put the nodes in an order of their names."""
+        nodes = {str(node.name): node for node in self.model.graph}
         self.model.graph.remove(list(nodes.values()))
         self.model.graph.extend(nodes[name] for name in order)
-        return order

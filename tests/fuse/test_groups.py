@@ -374,6 +374,29 @@ def test_a_group_that_only_a_constant_would_broadcast_recomputes_nothing():
     assert all(map(same_bits, one, other))
 
 
+def test_the_fused_model_keeps_the_order_of_the_file():
+    """It is a base order beside the given one: the order of the file that a plan may need."""
+    wide = (COLUMNS, COLUMNS)
+    shapes = dict.fromkeys(("x", "a", "b", "c", "d", "e", "out"), wide)
+    nodes = [
+        h.make_node(op_type, inputs, [made], name=made)
+        for op_type, inputs, made in (
+            ("MatMul", ["x", "x"], "a"),
+            ("Neg", ["a"], "b"),
+            ("Abs", ["b"], "c"),
+            ("Transpose", ["x"], "d"),
+            ("MatMul", ["d", "x"], "e"),
+            ("MatMul", ["e", "c"], "out"),
+        )
+    ]
+    model, graph = graph_of(model_of_infos(nodes, shapes, {}))
+    given = tuple(graph.operations[i].id for i in (3, 4, 0, 1, 2, 5))
+    made = with_fusion(model, graph, given, only_exact=True, kernels=FUSED)
+    assert made is not None
+    assert made.order == ("d", "e", "a", "b__fused", "out")
+    assert [node.name for node in made.model.graph] == ["a", "b__fused", "d", "e", "out"]
+
+
 def test_a_graph_without_element_operations_is_left_alone():
     graph = h.make_graph(
         [h.make_node("MatMul", ["x", "x"], ["out"], name="m")],
