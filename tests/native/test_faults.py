@@ -130,21 +130,26 @@ def test_a_session_that_closes_while_copies_run_waits_for_them():
 
 
 EARLY = """
-import sys
+import sys, threading, time
+from planner.native import drain
 from tests.native.graphs import chain_feeds, failing_chain, session, sized
 from tests.native.test_faults import fail
 pool = {"planner.pool_bytes": "4194304"} if "pool" in sys.argv[1] else {}
 entries = {"planner.link_mbps": "2"} | pool
 failing = session(failing_chain(ahead=6, node="F4"), entries=entries)
 fail(failing, chain_feeds())
-if sys.argv[1] == "another pool":
+if "drained" in sys.argv[1]:
+    draining = threading.Thread(target=drain)
+    draining.start()
+    time.sleep(0.05)  # its copies take longer
+if "another pool" in sys.argv[1]:
     other = session(failing_chain(), entries=entries)
 del failing
 print("closed")
 """
 
 
-@pytest.mark.parametrize("memory", ["arena", "pool", "another pool"])
+@pytest.mark.parametrize("memory", ["arena", "pool", "another pool", "another pool, drained"])
 def test_memory_that_a_failed_run_was_copied_from_stays_until_it_is(memory: str):
     """What is copied out lies in the buffer of the tensor before it, which no reference keeps."""
     assert child(EARLY, memory).split() == ["closed"]

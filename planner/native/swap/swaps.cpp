@@ -60,7 +60,9 @@ void name_swap(const void* key, std::unique_ptr<Swap> swap) {
   std::lock_guard<std::mutex> lock(registry().mutex);
   auto& at = registry().swaps[key];
   std::swap(at, swap);
-  if (swap) counts.abandoned++;  // of a failed run; ended here
+  if (!swap) return;
+  counts.abandoned++;  // of a failed run; ended here
+  swap->tier.backend.settle(swap->slot);  // while locked: wait_for_copies sees it no more
 }
 
 std::unique_ptr<Swap> take_swap(const void* key, const char* reader) {
@@ -89,12 +91,14 @@ int64_t abandon(const std::function<bool(const Swap&)>& is) {
         ++at;
         continue;
       }
+      // While locked: wait_for_copies sees it no more, and a pool may then unmap what is copied.
+      at->second->tier.backend.settle(at->second->slot);
       left.push_back(std::move(at->second));
       at = swaps.erase(at);
     }
   }
   counts.abandoned += left.size();
-  return left.size();  // their copies are waited for as `left` goes
+  return left.size();  // `left` goes unlocked: what it holds goes back to a pool, which has a lock
 }
 
 void forget_session(const void* session) {
