@@ -163,6 +163,41 @@ def test_the_cuda_providers_options_lead_to_the_devices_pool(plain_build: Built,
     assert "device pool of another size" in done.stdout
 
 
+ANOTHER_THREAD = """
+import ctypes, os, sys, threading, time
+from pathlib import Path
+from planner import native
+native.library_path = lambda: Path(sys.argv[1])
+size = 16 << 20
+options = native.device_pool_options(size, 4096)
+alloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(int(options["gpu_external_alloc"]))
+free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(options["gpu_external_free"]))
+driver = ctypes.CDLL(os.environ["PLANNER_TEST_DRIVER"])
+ones = ctypes.create_string_buffer(bytes([1]) * size, size)
+
+def frees():
+    stream, buffer = ctypes.c_void_p(), alloc(size)
+    driver.cuStreamCreate(ctypes.byref(stream), 1)
+    driver.cuMemcpyHtoDAsync_v2(ctypes.c_uint64(buffer), ones, ctypes.c_size_t(size), stream)
+    free(buffer)
+
+def asks():
+    print(ctypes.string_at(alloc(size) + size - 1, 1) == bytes([1]))
+
+for target in (frees, asks):
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+    time.sleep(0.01)  # the system's thread ends later; the copy takes longer
+"""
+
+
+def test_the_pool_waits_for_the_work_of_a_thread_that_is_gone(plain_build: Built, library: Path):
+    """The thread that asks next has its id, as a rule."""
+    done = python("-c", ANOTHER_THREAD, library, **environment(plain_build.driver))
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
+
+
 PIECES = {"host": PIECE_BYTES, "device": 256}
 
 

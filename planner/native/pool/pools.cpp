@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <set>
-#include <thread>
 #include <vector>
 
 namespace planner {
@@ -19,11 +18,19 @@ std::vector<HostPool*>& host_pools() {
 }
 HostPool* served = nullptr;  // the pool of the sessions that are created now
 
+// Of this thread and never another's, as its id would be later. Unlike this_thread(), it is still
+// there for sessions that close when the thread's own objects are gone.
+uint64_t thread_number() {
+  static std::atomic<uint64_t> last{0};
+  static thread_local const uint64_t number = ++last;
+  return number;
+}
+
 struct DevicePool {
   std::mutex mutex;
   size_t pool_bytes = 0, page_bytes = 0;  // as asked for
   std::unique_ptr<Pool> pool;             // made at its first request
-  std::set<std::thread::id> freed_by;     // since the device was last waited for
+  std::set<uint64_t> freed_by;            // threads, since the device was last waited for
 
   void* get(size_t bytes, std::string& why) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -38,14 +45,14 @@ struct DevicePool {
     std::lock_guard<std::mutex> lock(mutex);
     if (!pool) return;
     pool->put(at);
-    freed_by.insert(std::this_thread::get_id());
+    freed_by.insert(thread_number());
   }
 
  private:
   // A buffer is freed when its last reader is issued, which need not have run. What the same thread
   // issues next is behind it on its stream; what another does is not.
   void wait_for_others() {
-    if (freed_by.size() <= freed_by.count(std::this_thread::get_id())) return;
+    if (freed_by.size() <= freed_by.count(thread_number())) return;
     pool->settle();
     freed_by.clear();
   }
