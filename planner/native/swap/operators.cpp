@@ -221,7 +221,7 @@ struct Instance {
   Kernel kernel;
   // Keeps the session's memory until its copies are done: x may lie in an earlier tensor's buffer,
   // which no Hold keeps. SwapBegin's alone.
-  ort::Allocator* memory = nullptr;
+  std::unique_ptr<ort::Allocator, void (*)(ort::Allocator*)> memory;
 };
 
 template <typename Work>
@@ -267,11 +267,13 @@ ort::Status* create(const ort::CustomOp* op, const ort::Api*, const ort::KernelI
     must(!of(op).cuda || is_plain(settings),
          "planner.check_swaps, planner.link_... and planner.disk_... are for the CPU alone");
     Tier& tier = settings.disk ? *settings.disk : tier_of(of(op).cuda);
+    ort::Allocator* memory = nullptr;
+    if (is_first(row)) succeed(api->KernelInfoGetAllocator(info, ort::kMemoryDefault, &memory));
+    std::unique_ptr<Instance> instance(new Instance{
+        row, Kernel{tier, settings, of(op).cuda, dims}, {memory, api->ReleaseAllocator}});
+    // Last of what may fail: destroy() undoes it, which is not called for what create() refused.
     tier.slots.join(is_first(row) ? size_t(settings.disk_bytes) : 0);
-    auto instance = new Instance{row, Kernel{tier, settings, of(op).cuda, dims}};
-    *made = instance;
-    if (is_first(row))
-      succeed(api->KernelInfoGetAllocator(info, ort::kMemoryDefault, &instance->memory));
+    *made = instance.release();
   });
 }
 
@@ -288,7 +290,6 @@ void destroy(void* instance) {
   if (is_first(self->row))
     slots.end_session(&self->kernel, size_t(self->kernel.settings.disk_bytes));
   slots.leave();
-  if (self->memory) api->ReleaseAllocator(self->memory);
   delete self;
 }
 
