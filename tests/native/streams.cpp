@@ -178,11 +178,17 @@ int main(int, char** arguments) {  // programs, cpu or disk or cuda or threads, 
   planner::Slots slots(backend);
   slots.join();
   constexpr size_t kPage = kPageWords * 8;
-  const size_t bytes = size_t(sessions) * kPages * kPage;
+  const size_t kept = sessions > 1 ? 16 : 0, bytes = (size_t(sessions) * kPages + kept) * kPage;
   planner::Pool pool(planner::host_pages(bytes, kPage));
   Memory memory{planner_native_device_alloc, planner_native_device_free};
   if (cpu) memory = memory_of(pool);
   else planner_native_device_pool(int64_t(bytes), kPage);
+  // Threads find no four pages in a row: how they take turns does not tell whether buffers lie in
+  // pieces.
+  std::vector<void*> page(kept * 4);
+  for (void*& at : page) at = memory.get(kPage);
+  for (size_t i = 0; i < page.size(); i++)
+    if (i % 4) memory.put(page[i]);
   std::atomic<long> swaps{0};
   std::vector<void*> streams(size_t(sessions), nullptr);
   std::vector<std::thread> threads;
