@@ -73,7 +73,7 @@ WALL_LIMITS_S = (2, 5, 15, 60)
 AGREEING = ("90%", "75%", "60%", "45%")
 """Budgets at which each sample's outputs are compared, where there is a plan that changes something."""
 
-AGAIN = {True: (20, 2), False: (5, 60)}
+AGAIN = {True: (20, 2), False: (3, 60)}
 """How often the same plan is requested, with `--reproducible` or without, and each time limit."""
 
 CHAINS = (1_000, 4_000, 13_000, 40_000, 100_000)
