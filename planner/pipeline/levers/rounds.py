@@ -9,6 +9,8 @@ by a search of the same length that goes on from the best plan so far.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -98,23 +100,27 @@ def _limits(
 
     As long as there are no `plans`, the last search gets all the time that is left. If rounds were longer
     than their limits, since plans of a large graph take long to lower, so much more has to be left, at
-    most as much again.
+    most as much again; and as many of the machine's seconds as the round before took for its length.
     """
     began, whole_s = clock.now(), settings.time_limit_s
-    limit_s = _first_s(prepared)
+    limit_s, start_s = _first_s(prepared), time.monotonic()
     yield min(limit_s, whole_s), True
+    took_s = time.monotonic() - start_s
     over_s = max(0.0, clock.now() - began - limit_s)
     while True:
-        last_s, limit_s = limit_s, POLICY.longer * limit_s
+        last_s, limit_s, took_s = limit_s, POLICY.longer * limit_s, POLICY.longer * took_s
         for begins_again in (True, False):
             left_s = whole_s - (clock.now() - began)
-            if limit_s + min(over_s, limit_s) > left_s:
+            is_slow = bool(plans) and took_s > clock.machine_s(math.inf)
+            if is_slow or limit_s + min(over_s, limit_s) > left_s:
                 if begins_again and not plans and left_s > last_s:
                     yield left_s, True
                 return
-            start = clock.now()
+            start, start_s = clock.now(), time.monotonic()
             yield limit_s, begins_again
             over_s = max(over_s, clock.now() - start - limit_s)
+            if begins_again:
+                took_s = time.monotonic() - start_s
 
 
 def _first_s(prepared: Prepared) -> float:
