@@ -40,6 +40,11 @@ class Said:
         """Return an argument as it was typed, or else its default."""
         return self.typed.get(name, self.unsaid[name])
 
+    @property
+    def seconds(self) -> float | None:
+        """The machine's seconds that a search keeps to; None with --reproducible, which counts work."""
+        return None if self["reproducible"] else self["time_limit_s"]
+
 
 def _set_verbose(value: bool) -> None:
     verbosity.verbose = verbosity.verbose or value

@@ -44,7 +44,7 @@ def analyze(
 
     # whoever waits at a terminal reads the first lines while the rest is searched for
     is_awaited = sys.stdout.isatty() and not (json or verbosity.quiet or verbosity.verbose)
-    with progress(None if asked["reproducible"] else asked["time_limit_s"]) as report_progress:
+    with progress(asked.seconds) as report_progress:
         analysis = api.analyze(
             model,
             **asked.typed,

@@ -65,11 +65,7 @@ def fit(
 
     from planner import api_devices
 
-    limit_s = None if asked["reproducible"] else asked["time_limit_s"]
-    with (
-        progress(limit_s) as report,
-        _graph_of(model, asked, report) as graph,
-    ):
+    with progress(asked.seconds) as report, _graph_of(model, asked, report) as graph:
         found = api_devices.fit_devices(graph.path, names, **graph.options, progress=report)
     from planner.report.terminal.fit import print_fit
 

@@ -131,11 +131,7 @@ def optimize(model: o.Model, *, asked: o.Said, wanted: WrittenFiles) -> None:
     from planner import api
     from planner.pipeline.record.assemble import INTERRUPTED
 
-    limit_s = None if asked["reproducible"] else asked["time_limit_s"]
-    with (
-        failures_shown(json=wanted.json),
-        progress(limit_s) as report_progress,
-    ):
+    with failures_shown(json=wanted.json), progress(asked.seconds) as report_progress:
         result = api.optimize(
             model,
             **asked.typed,

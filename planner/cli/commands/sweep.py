@@ -90,7 +90,7 @@ def sweep(
 
     from planner import api_sweep
 
-    with progress(None if asked["reproducible"] else asked["time_limit_s"]) as report_progress:
+    with progress(asked.seconds) as report_progress:
         found = api_sweep.sweep(
             model,
             **asked.typed,

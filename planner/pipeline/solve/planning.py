@@ -46,7 +46,7 @@ from planner.search.stop import Patience
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Means of a search besides its time, and knowledge for later rounds of it.
+    """Resources of a search besides its time, and knowledge for later rounds of it.
 
     Attributes:
         keep_on_interrupt: Ctrl-C ends the search, and the best plan so far is kept.

@@ -50,6 +50,11 @@ class TrialOutcome:
     need: float = 1.0
     over_bytes: int = 0
 
+    @property
+    def room_bytes(self) -> int:
+        """The capacity that is left for plans if pins take as much as they do in this one."""
+        return max(1, self.peak_bytes - int(POLICY.over * self.over_bytes))
+
 
 @dataclass(slots=True, kw_only=True)
 class Trials:
@@ -135,9 +140,7 @@ class Trials:
         """
         tried = self.capacity_bytes(trial)
         if outcome.over_bytes:
-            self.room = max(
-                1, min(tried, outcome.peak_bytes) - int(POLICY.over * outcome.over_bytes)
-            )
+            self.room = outcome.room_bytes
             self._lower(trial, outcome.added_us, self.room, step=trial.step)
             return
         most = tried * min(1.0 - (outcome.need - 1.0) / 2, POLICY.mended / outcome.need)

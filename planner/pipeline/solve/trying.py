@@ -118,8 +118,6 @@ class TrialSearch:
             has_plan = outcome is not None
             if outcome is not None:
                 trials.retry(trial, outcome, is_late=clock.now() > self.deadline)
-                if outcome.over_bytes:
-                    self.rooms[self.forms[trial.base].problem] = trials.room
             elif self.accepted is None:
                 trials.restore(trial.base)
         if self.is_cut:
@@ -327,7 +325,9 @@ class TrialSearch:
         if planned.spare_bytes < 0:  # pins and whole pages take a few bytes
             over = -planned.spare_bytes
             self._was_over(settings.budget_bytes + over)
-            return self._outcome(candidate, over_bytes=over)
+            outcome = self._outcome(candidate, over_bytes=over)
+            self.rooms[self.forms[found.base].problem] = outcome.room_bytes
+            return outcome
         if not planned.holds:
             self._take(planned, found)
             self.progress("looking for an order that fits the arena")
@@ -380,10 +380,7 @@ class TrialSearch:
         )
         if better.candidate is not None:
             self._note(problem, better)
-            outcome = self._weigh(_Found(accepted.base, form, better))
-            if outcome.over_bytes:
-                room = outcome.peak_bytes - int(POLICY.over * outcome.over_bytes)
-                self.rooms[self.forms[accepted.base].problem] = room
+            self._weigh(_Found(accepted.base, form, better))
         is_same = self.accepted is accepted and form is accepted.formulation
         if is_same and better.bound_us > searched.bound_us:
             proved = replace(searched, bound_us=better.bound_us, bound_class=better.bound_class)

@@ -200,17 +200,17 @@ def _size(value: int | None, up: bool = False) -> Markup:
 def _duration(value: float | None) -> Markup:
     if value is None:
         return _BLANK
-    return Markup('<data value="{}">{}</data>').format(value, format_duration(value))
+    return _data(value, format_duration(value))
 
 
 def _ratio(value: float | None) -> Markup:
     if value is None:
         return _BLANK
-    return Markup('<data value="{}">×{:.3f}</data>').format(value, value)
+    return _data(value, f"×{value:.3f}")
 
 
-def _counted(value: int, noun: str, verb: str = "") -> Markup:
-    text = counted(value, noun, verb)
+def _data(value: float, text: str) -> Markup:
+    """Mark a text up as that of a number."""
     return Markup('<data value="{}">{}</data>').format(value, text)
 
 
@@ -237,9 +237,9 @@ def environment() -> jinja2.Environment:
         duration=_duration,
         ratio=_ratio,
         percent=format_percent,
-        count=lambda value: Markup('<data value="{}">{:,}</data>').format(value, value),
-        counted=_counted,
-        paged=lambda value: Markup('<data value="{}">{}</data>').format(value, paged(value)),
+        count=lambda value: _data(value, f"{value:,}"),
+        counted=lambda value, *words: _data(value, counted(value, *words)),
+        paged=lambda value: _data(value, paged(value)),
         difference="{:.3g}".format,
         plain=printable,
         times=times_of,
