@@ -1,1 +1,1 @@
-"""Lower bounds for every plan: the LP over instants, its minimum cuts, the interval program."""
+"""Lower bounds for every plan: the LP over instants, and its minimum cuts."""

@@ -54,7 +54,7 @@ class LpSolution:
         feasible: False where some instant cannot meet the capacity at all.
         resident, swapped: values of res and W, by tensor and instant. rerun: A, by operation and instant.
         price_us: microseconds by which one more byte of capacity lowers the bound, by instant: the dual
-            price of the instant's capacity row. Empty for integer programs, which have no duals.
+            price of the instant's capacity row.
     """
 
     feasible: bool
@@ -159,36 +159,25 @@ class InstantLp:
         self.objective.append((variable, cost))
         return variable
 
-    def solve(self, *, time_limit_s: float, whole: bool = False) -> LpSolution | None:
-        """Solve the LP; return None where the time limit passed without an answer.
-
-        Args:
-            whole: solve the integer program. Its bound is valid too, since every plan's decisions are
-                integers.
-                It is tighter where a few large tensors matter, and takes longer.
-        """
+    def solve(self, *, time_limit_s: float) -> LpSolution | None:
+        """Solve the LP; return None where the time limit passed without an answer."""
         if self.times is not None:
             self.program.at_most([*self.objective, (self.times.recompute, -1.0)], 0.0)
-        if whole:
-            groups = (self.resident, self.rerun, self.swapped)
-            integers = {variable for group in groups for variable in group.values()}
-            answer = self.program.integer(integers, time_limit_s=time_limit_s)
-        else:
-            answer = self.program.linear(time_limit_s=time_limit_s)
+        answer = self.program.linear(time_limit_s=time_limit_s)
         if answer.is_impossible:
             return INFEASIBLE
-        if answer.values is None or not (whole or answer.is_optimal):
+        if answer.values is None or not answer.is_optimal:
             return None
         values = answer.values.tolist()
-        proved = answer.bound if whole else answer.objective
+        extra_us = max(0.0, answer.objective / self.scale)
         return LpSolution(
             feasible=True,
-            extra_us=max(0.0, answer.objective / self.scale),
-            bound_us=max(0.0, proved / self.scale),
+            extra_us=extra_us,
+            bound_us=extra_us,
             resident={k: values[v] for k, v in self.resident.items()},
             swapped={k: values[v] for k, v in self.swapped.items()},
             rerun={k: values[v] for k, v in self.rerun.items()},
-            price_us={} if whole else self._prices(answer.duals),
+            price_us=self._prices(answer.duals),
         )
 
     def _prices(self, duals: Floats) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""A linear program, built as flat lists and solved by OR-Tools.
+"""A linear program, built as flat lists and solved by OR-Tools' GLOP.
 
 A MathOpt model that is built term by term creates an object for each term, which takes several times as
 long as solving the model. Its interchange format (ortools/math_opt/model.proto) takes arrays. Answers
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,8 +19,6 @@ from ortools.math_opt.python import mathopt
 
 from planner import clock
 from planner.processes.interrupt import interruptibly
-
-MIP_GAP = 1e-4
 
 Floats = npt.NDArray[np.float64]
 Terms = Iterable[tuple[int, float]]
@@ -44,16 +42,14 @@ class Answer:
     """The outcome of solving a program.
 
     Attributes:
-        is_impossible: no solution satisfies all rows. is_optimal: proved optimal, within the gap.
-        bound: a lower bound on the objective; not finite where nothing was proved.
+        is_impossible: no solution satisfies all rows. is_optimal: proved optimal.
         objective: the solution's cost; NaN where there is no solution.
         values: the solution, by variable; None where there is no solution.
-        duals: the dual values, by row; empty for an integer program.
+        duals: the dual values, by row.
     """
 
     is_impossible: bool
     is_optimal: bool
-    bound: float
     objective: float = math.nan
     values: Floats | None = None
     duals: Floats = field(default_factory=lambda: np.zeros(0))
@@ -106,37 +102,22 @@ class LinearProgram:
             params.iteration_limit = 1 + int(max(0.05, time_limit_s) / self._pivot_s)
         if (seconds := clock.machine_s(time_limit_s)) < math.inf:
             params.time_limit = _limit(seconds)
-        return self._solved(mathopt.SolverType.GLOP, params, frozenset())
-
-    def integer(self, whole: Collection[int], *, time_limit_s: float) -> Answer:
-        """Solve with the variables of `whole` as integers, by HiGHS on one thread.
-
-        Where planner counts work instead of time, the answer is empty: HiGHS does not report its work.
-        """
-        if clock.is_counted():
-            return Answer(is_impossible=False, is_optimal=False, bound=-math.inf)
-        params = mathopt.SolveParameters(
-            time_limit=_limit(time_limit_s), relative_gap_tolerance=MIP_GAP
-        )
-        return self._solved(mathopt.SolverType.HIGHS, params, frozenset(whole))
+        return self._solved(params)
 
     @property
     def _pivot_s(self) -> float:
         return clock.PIVOT_S * (len(self.coefficient) + len(self.upper) + len(self.cost))
 
-    def _solved(
-        self, kind: mathopt.SolverType, params: mathopt.SolveParameters, whole: frozenset[int]
-    ) -> Answer:
-        model = mathopt.Model.from_model_proto(self._proto(whole))
+    def _solved(self, params: mathopt.SolveParameters) -> Answer:
+        model, glop = mathopt.Model.from_model_proto(self._proto()), mathopt.SolverType.GLOP
         found = interruptibly(
-            lambda: mathopt.solve(model, kind, params=params, model_params=_WANTED)
+            lambda: mathopt.solve(model, glop, params=params, model_params=_WANTED)
         )
         clock.spend(self._pivot_s * found.solve_stats.simplex_iterations)
         reason = found.termination.reason
         answer = Answer(
             is_impossible=reason in _IMPOSSIBLE,
             is_optimal=reason == mathopt.TerminationReason.OPTIMAL,
-            bound=found.termination.objective_bounds.dual_bound,
         )
         best = found.solutions[0] if found.solutions else None
         primal = None if best is None else best.primal_solution
@@ -145,21 +126,21 @@ class LinearProgram:
         if primal.feasibility_status != mathopt.SolutionStatus.FEASIBLE:
             return answer
         dual = best.dual_solution
-        duals = {} if whole or dual is None else dual.dual_values
+        duals = {} if dual is None else dual.dual_values
         return replace(
             answer,
             objective=primal.objective_value,
             values=_dense({v.id: x for v, x in primal.variable_values.items()}, len(self.cost)),
-            duals=_dense({r.id: x for r, x in duals.items()}, 0 if whole else len(self.upper)),
+            duals=_dense({r.id: x for r, x in duals.items()}, len(self.upper)),
         )
 
-    def _proto(self, whole: frozenset[int]) -> model_pb2.ModelProto:
+    def _proto(self) -> model_pb2.ModelProto:
         proto = model_pb2.ModelProto()
         count = len(self.cost)
         proto.variables.ids.extend(range(count))
         proto.variables.lower_bounds.extend([0.0] * count)
         proto.variables.upper_bounds.extend(self.high)
-        proto.variables.integers.extend(v in whole for v in range(count))
+        proto.variables.integers.extend([False] * count)
         paid = [v for v in range(count) if self.cost[v]]
         proto.objective.linear_coefficients.ids.extend(paid)
         proto.objective.linear_coefficients.values.extend(self.cost[v] for v in paid)

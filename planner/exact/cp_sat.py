@@ -12,7 +12,7 @@ from planner.plan.candidate import Candidate
 from planner.plan.problem import Action, Problem
 from planner.search.engine import Engine
 from planner.search.state import SearchState
-from planner.search.stop import First, Stop, after
+from planner.search.stop import Stop
 from planner.simulate.simulate import candidate_of
 
 
@@ -23,21 +23,14 @@ class _InParts(ExactPolicy, Engine):
     Attributes (besides those of `ExactPolicy`):
         max_ops: on larger problems a part takes longer to set up than to solve.
         min_s: least time left, in seconds, with which it starts.
-        repair_s: seconds to repair plans of the programs beside that do not fit, each time there are any.
     """
 
     max_ops: int = 5_000
     min_s: float = 1.0
-    repair_s: float = 1.0
 
     def supports(self, problem: Problem) -> bool:
         """Tell whether copies and operations share one stream, and the problem is small enough."""
         return not problem.overlap and len(problem.ops) <= self.max_ops
-
-    def _is_over(self, state: SearchState, stop: Stop) -> bool:
-        """Offer the results of the programs beside, then tell whether to end."""
-        self._take_from_beside(state, stop)
-        return state.is_settled or stop.left_s <= 0
 
     def _improve_from(
         self,
@@ -67,10 +60,6 @@ class _InParts(ExactPolicy, Engine):
             policy=self,
         )
 
-    def _take_from_beside(self, state: SearchState, stop: Stop) -> None:
-        if state.intervals is not None:
-            state.intervals.give(state, First((stop, after(self.repair_s))))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpSat(_InParts):
@@ -83,7 +72,6 @@ class CpSat(_InParts):
 
         It starts again as long as it finds any.
         """
-        self._take_from_beside(state, stop)
         while not state.is_settled and stop.left_s >= self.min_s:
             before = state.best
             self._improve(state, stop)
@@ -95,21 +83,15 @@ class CpSat(_InParts):
         from planner.exact.engine import BOUND_CLASS, solve_exact
         from planner.exact.local_search import Watch
 
-        problem, beside = state.problem, state.intervals
-        nearest = None
-        if beside is not None:
-            nearest = beside.nearest
-            if state.best is None:
-                beside.stop()  # a plan is worth more than the programs' bound
-
+        problem = state.problem
         found = solve_exact(
             problem,
-            state.best or nearest or state.evaluator.base,
+            state.best or state.evaluator.base,
             replace(state.settings, limit_s=stop.left_s),
             upper_us=state.best.time_us if state.best else float("inf"),
             watch=Watch(
                 bound_us=state.bound_us,
-                stop=lambda: self._is_over(state, stop),
+                stop=lambda: _is_over(state, stop),
                 on_plan=lambda actions: _offer(state, actions),
             ),
             policy=self,
@@ -138,7 +120,6 @@ class Parts(_InParts):
     """CP-SAT on parts of the best plan."""
 
     name: ClassVar[str] = "parts"
-    repair_s: float = 0.3
 
     def run(self, state: SearchState, stop: Stop) -> None:
         """Offer each better plan."""
@@ -148,9 +129,13 @@ class Parts(_InParts):
             state.best,
             state,
             stop,
-            asked=lambda: self._is_over(state, stop),
+            asked=lambda: _is_over(state, stop),
             bound_us=state.bound_us,
         )
+
+
+def _is_over(state: SearchState, stop: Stop) -> bool:
+    return state.is_settled or stop.left_s <= 0
 
 
 def _offer(state: SearchState, actions: list[Action]) -> None:

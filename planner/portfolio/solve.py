@@ -62,16 +62,8 @@ def solve(
     try:
         for engine, stop in _turns(state, policy, whole):
             run_engine(engine, state, stop)
-        if state.intervals is not None:
-            stop = _while_worth(state, whole)
-            state.intervals.wait(state, stop)
-            state.intervals.join()
-            state.intervals.give(state, stop)
-    except BaseException as error:
-        if state.intervals is not None:
-            state.intervals.stop()
-        is_kept = settings.keep_on_interrupt and state.best is not None
-        if not (is_kept and isinstance(error, KeyboardInterrupt)):
+    except KeyboardInterrupt:
+        if not settings.keep_on_interrupt or state.best is None:
             raise
         return replace(solved_of(state), is_interrupted=True)
     return solved_of(state)

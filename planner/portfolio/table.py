@@ -13,7 +13,7 @@ from planner.exact.cp_sat import CpSat, Mend, Parts
 from planner.plan.problem import Problem
 from planner.search.engine import Engine
 from planner.search.engines.local import Anneal, Refine
-from planner.search.engines.programs import AwaitPrograms, IntervalPrograms, LpRounding
+from planner.search.engines.programs import LpRounding
 from planner.search.engines.simple import EverythingSwapped, Evict, Greedy, OneLever, SwapByDistance
 from planner.search.state import SearchState
 
@@ -209,10 +209,8 @@ POLICY = Policy(
         Turn(engine=Mend(), until=0.3),
         replace(_GREEDY, until=0.04),
         *_FLOOR,
-        Turn(engine=LpRounding(program_share=0.15, give_up_gap=0.05), until=0.25),
-        Turn(engine=IntervalPrograms(), until=0.25),
+        Turn(engine=LpRounding(give_up_gap=0.05), until=0.25),
         Turn(engine=Parts(), until=0.45, when=When.FAR),
-        Turn(engine=AwaitPrograms(), until=0.25),
         Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN, even_late=True),
         Turn(engine=Refine(), until=0.55, when=_CLOSE),
         Turn(engine=Anneal(), until=0.6, when=_CLOSE),
@@ -222,7 +220,7 @@ POLICY = Policy(
     other=(
         _GREEDY,
         *_FLOOR,
-        Turn(engine=LpRounding(program_share=0.15), until=0.5, until_if_large=0.8),
+        Turn(engine=LpRounding(), until=0.5, until_if_large=0.8),
         Turn(engine=EverythingSwapped(), until=0.55, when=_NO_PLAN, even_late=True),
         Turn(engine=Evict(), until=0.55, when=_NO_PLAN, even_late=True),
         Turn(engine=Refine(), until=0.8),

@@ -16,7 +16,6 @@ from planner.search.statistics import Ledger
 from planner.units import format_part
 
 if TYPE_CHECKING:
-    from planner.search.program.interval_search import IntervalSearch
     from planner.search.stop import Patience
 
 _TIGHT_OF_ADDED = 0.01
@@ -33,8 +32,7 @@ class SearchSettings:
     Attributes:
         limit_s: seconds for all engines together.
         seed: of annealing and of the exact engine; the others are deterministic.
-        thorough: False leaves out the integer programs, the guarded searches, annealing and the
-            exact engine.
+        thorough: False leaves out annealing and the exact engine.
         patience: ends the search when the remaining gain is not worth the wait; None waits for all
             of it.
         keep_on_interrupt: Ctrl-C ends the search and returns the plan found, if it fits.
@@ -62,8 +60,6 @@ class SearchState:
         bound_extra_us: no plan of `bound_class` adds less time to the base order.
         is_impossible: proved that nothing fits.
         near_since: when the plan came near its bound (`clock.now`); None before.
-        instants: base operations at which memory is short, those that matter most first.
-        intervals: the integer programs that run beside the search, once they do.
         began: when the search began (`clock.now`).
         improved: when the best plan was found (`clock.now`).
         ledger: statistics of each engine.
@@ -81,8 +77,6 @@ class SearchState:
     bound_class: str = BOUND_CLASS
     is_impossible: bool = False
     near_since: float | None = None
-    instants: list[int] = field(default_factory=list)
-    intervals: IntervalSearch | None = None
     began: float = field(default_factory=clock.now)
     improved: float = field(default_factory=clock.now)
     ledger: Ledger = field(default_factory=Ledger)

@@ -14,25 +14,23 @@ from planner.plan.statistics import EngineStatistics
 class Ledger:
     """Counts of calls, seconds, plans and bounds by engine during a search.
 
-    An engine that calls another is not charged for the other's time.
-
     Attributes:
         engine: the engine whose turn it is; empty between turns.
     """
 
     engine: str = ""
     _lines: dict[str, EngineStatistics] = field(default_factory=dict)
-    _since: float = field(default_factory=clock.now)
 
     @contextmanager
     def turn_of(self, engine: str) -> Iterator[None]:
         """Charge the work within the block to `engine`."""
-        before = self._switch(engine)
+        began, self.engine = clock.now(), engine
         self._count(calls=1)
         try:
             yield
         finally:
-            self._switch(before)
+            self._count(seconds=clock.now() - began)
+            self.engine = ""
 
     def count_offer(self, *, improved: bool) -> None:
         """Count a plan that was offered."""
@@ -55,9 +53,3 @@ class Ledger:
         line = self._lines.get(self.engine, none)
         added = {name: getattr(line, name) + number for name, number in more.items()}
         self._lines[self.engine] = replace(line, **added)
-
-    def _switch(self, engine: str) -> str:
-        now = clock.now()
-        self._count(seconds=now - self._since)
-        before, self.engine, self._since = self.engine, engine, now
-        return before

@@ -26,13 +26,13 @@ seconds and gaps are upper figures.
   operations in this order adds less. *gap*: how much longer than the bound the plan takes.
 - *seconds*: until the answer. *MiB*: peak resident memory of the process, the problem file's reading
   included.
-- *found by*: the engine, by the name that `planner solve --print-params` lists: `lp-rounding`,
-  `instant-program`, `interval-program`: rounded from the LP over instants, its integer program, or the
-  integer program by stretches (`planner/bound`), and repaired; `cp-sat`: improved part by part, or as a
-  whole; `anneal`, `greedy`, `swap-by-distance`: what they say; gone since: `anneal-runs`, annealed over
-  second runs, from the base order, and `regression`, the same from a plan for little memory. Rows of
-  before engines had names of their own call the first three `cut-lp` (with `guards`, `corners` and
-  `slower-copies`), `cut-mip` and `cut-program`.
+- *found by*: the engine, by the name that `planner solve --print-params` lists: `lp-rounding`: rounded
+  from the LP over instants (`planner/bound`), and repaired; `cp-sat`: improved part by part, or as a
+  whole; `anneal`, `greedy`, `swap-by-distance`: what they say; gone since: `instant-program` and
+  `interval-program`, rounded from two integer programs, over instants and over the stretches between
+  them; `anneal-runs`, annealed over second runs, from the base order, and `regression`, the same from
+  a plan for little memory. Rows of before engines had names of their own call the LP `cut-lp` (with
+  `guards`, `corners` and `slower-copies`), and the integer programs `cut-mip` and `cut-program`.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
   *impossible*: proved that no such schedule fits, in any of the base orders; in brackets the bound
   on the least peak, over the budget.
@@ -66,9 +66,8 @@ What each engine did, over planner's rows of the tables above: {rows:,}, of whic
 *turns*: that it had. *seconds*: that these took, those of the engines that it called left out.
 *accepted*: its plans that were better than any before. *final*: rows whose plan is its own; counted over
 all rows, the other columns over those with counts. `order` is the base order, where it fits as it is.
-`instant-program` is called by `lp-rounding`. Engines that are gone since (`solver/ablation.md`) keep the
-rows measured with them. Where base orders raced, the race is not counted, but the final plan may come
-from it.
+`instant-program` was called by `lp-rounding`. Engines that are gone since keep the rows measured with
+them. Where base orders raced, the race is not counted, but the final plan may come from it.
 """
 
 _THEIR_CODE = {

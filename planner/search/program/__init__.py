@@ -1,1 +1,1 @@
-"""Plans from linear and integer programs: solve, round, cut, price."""
+"""Plans from linear programs: solve, round, cut, price."""

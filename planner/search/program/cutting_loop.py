@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from planner import clock
 from planner.bound.column_generation import ColumnGeneration
 from planner.bound.lp import InstantLp, LpSolution
 from planner.plan.candidate import Candidate
@@ -21,67 +20,46 @@ _THRESHOLDS = (0.5, 0.9, 0.1)
 _PRUNED_OPS = 1_500
 """Number of operations above which only the best plan is pruned, at the end."""
 
-PROGRAM = "instant-program"
-"""Name of the integer programs over instants in statistics."""
-
 
 def cut(
     state: SearchState,
     stop: Stop,
     *,
     max_instants: int,
-    program_s: float = 0.0,
     give_up_gap: float = float("inf"),
-) -> list[int]:
-    """Search until `stop`, or until the instants or ideas run out; return the instants, in turn.
+) -> None:
+    """Search until `stop`, or until the instants or ideas run out.
 
     Args:
         max_instants: number of instants at which it ends.
-        program_s: seconds for the integer program over the same instants, each time; 0 for the LP
-            only. After one that takes longer there are no more: further instants only make it
-            harder.
         give_up_gap: stop after the first instant if the best plan is farther than this from its
             bound.
     """
     problem, evaluator = state.problem, state.evaluator
-    exact = InstantLp(problem)
-    relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else exact
+    relaxed = _relaxed(problem)
     instant: int | None = base_op_at(evaluator.base, evaluator.base.replay.peak_action)
     instants: list[int] = []
     while instant is not None and len(instants) < max_instants:
         instants.append(instant)
         relaxed.add(instant)
         if state.is_settled or stop.left_s <= 0:
-            return instants
+            return
         solution = relaxed.solve(time_limit_s=stop.left_s)
         rounded = _round(state, stop, instants, solution)
         if rounded is None or state.is_settled or stop.left_s <= 0:
-            return instants
-        if program_s > 0:
-            began = clock.now()
-            for p in instants:
-                exact.add(p)
-            with state.ledger.turn_of(PROGRAM):
-                whole = exact.solve(time_limit_s=min(stop.left_s, program_s), whole=True)
-                found = _round(state, stop, instants, whole, is_whole=True)
-            if whole is not None and (found is None or state.is_settled or stop.left_s <= 0):
-                return instants
-            rounded = found or rounded
-            if whole is None or clock.now() - began > 0.9 * program_s:
-                program_s = 0.0
+            return
         if not state.is_within(give_up_gap):
-            return instants
+            return
         instant = overflow_instant(evaluator, rounded, instants)
-    return instants
+
+
+def _relaxed(problem: Problem) -> ColumnGeneration | InstantLp:
+    """Return the LP: by minimum cuts where they cover the problem."""
+    return ColumnGeneration(problem) if ColumnGeneration.covers(problem) else InstantLp(problem)
 
 
 def _round(
-    state: SearchState,
-    stop: Stop,
-    instants: list[int],
-    solution: LpSolution | None,
-    *,
-    is_whole: bool = False,
+    state: SearchState, stop: Stop, instants: list[int], solution: LpSolution | None
 ) -> Candidate | None:
     """Take the solution's bound, offer its rounded plans, repaired too; return the first of them."""
     if solution is None:
@@ -90,7 +68,7 @@ def _round(
         state.is_impossible = True
         return None
     state.prove(solution.bound_us)
-    trials = rounded_candidates(state.evaluator, instants, solution, is_whole=is_whole)
+    trials = _rounded_candidates(state.evaluator, instants, solution)
     improver = Improver(state.evaluator, stop)
     for trial in trials:
         state.offer(trial)
@@ -107,7 +85,7 @@ def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
     The instant is the base order's peak. Infinite if nothing fits; 0 if time ran out.
     """
     base = simulate(problem, run_actions(range(len(problem.ops))))
-    relaxed = ColumnGeneration(problem) if ColumnGeneration.covers(problem) else InstantLp(problem)
+    relaxed = _relaxed(problem)
     relaxed.add(base.peak_action)  # in the base order action and operation have one index
     solution = relaxed.solve(time_limit_s=time_limit_s)
     if solution is None:
@@ -115,16 +93,16 @@ def bound_at_peak(problem: Problem, *, time_limit_s: float) -> float:
     return solution.bound_us if solution.feasible else float("inf")
 
 
-def rounded_candidates(
-    evaluator: Evaluator, instants: list[int], solution: LpSolution, *, is_whole: bool
+def _rounded_candidates(
+    evaluator: Evaluator, instants: list[int], solution: LpSolution
 ) -> list[Candidate]:
     """Return the fastest rounded plan that fits, and the one with the least excess, if they exist."""
     rounded: list[Decisions] = []
-    for threshold in _THRESHOLDS[:1] if is_whole else _THRESHOLDS:
+    for threshold in _THRESHOLDS:
         decisions = round_solution(evaluator.problem, instants, solution, threshold=threshold)
         if decisions not in rounded:
             rounded.append(decisions)
-    if solution.swapped and not is_whole:
+    if solution.swapped:
         rounded.append(round_solution(evaluator.problem, instants, solution, spread=True))
     trials = [evaluator.evaluate(decisions) for decisions in rounded]
     fitting = [t for t in trials if evaluator.fits(t)]

@@ -33,7 +33,7 @@ def cases() -> list[Case]:
         "a count of 0": b"[engines.lp-rounding]\nmax_instants = 0",
         "a count below 0": b"[engines.lp-rounding]\nmax_instants = -1",
         "a count that is no whole number": b"[engines.lp-rounding]\nmax_instants = 1.5",
-        "a share above 1": b"[engines.lp-rounding]\nprogram_share = 1.5",
+        "a share above 1": b"[engines.cp-sat]\nparts_share = 1.5",
         "stages that are none": b"[engines.parts]\npart_stages = []",
         "a stage that is a text": b'[engines.parts]\npart_stages = ["1"]',
         "seconds that are NaN": b"[portfolio]\nnear_s = nan",
