@@ -81,8 +81,9 @@ def sweep(
         raise UsageError("--points spreads budgets evenly, and --budgets names them: give one")
     policy = POLICY if params is None else read_params(Path(params))
     report = progress or silent
-    with clock.counting(is_asked=reproducible):
+    with clock.counting(is_capped=not reproducible):
         start = clock.now()
+        clock.cap(time_limit_s)
         swept, sizes = _swept(dims or {}, len(budgets) or points or POINTS)
         read = _read(request, swept, sizes, policy, report)
         whole = max(way.baseline_bytes for way in read.ways)

@@ -10,8 +10,7 @@ A command keeps its time limit in seconds, too: once that has passed on the mach
 count follows the machine's clock, and every search that is due by the limit ends.
 
 A search on a counted clock runs on one thread of one process, since the machine decides which of two
-threads ends first. It leaves out work that cannot be counted (integer programs of HiGHS). Outside of
-`counting`, the clock is the machine's.
+threads ends first. Outside of `counting`, the clock is the machine's.
 """
 
 from __future__ import annotations
@@ -147,16 +146,12 @@ def machine_s(limit_s: float) -> float:
 
 
 @contextlib.contextmanager
-def counting(*, is_asked: bool = True, is_capped: bool = False) -> Iterator[None]:
+def counting(*, is_capped: bool = False) -> Iterator[None]:
     """Count work, from 0, until the block ends, in this thread.
 
     Args:
-        is_asked: False leaves the clock as it is.
         is_capped: `cap` limits the machine's seconds.
     """
-    if not is_asked:
-        yield
-        return
     token = _count.set(_Count(is_capped=is_capped))
     try:
         yield

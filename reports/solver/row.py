@@ -94,12 +94,15 @@ def run(
 def _planner(
     problems: Sequence[Problem], method: str, limit_s: float, workers: int, seed: int
 ) -> Row:
+    from planner import clock
     from planner.bound.instants import min_peak_bound
     from planner.portfolio.frontier import solve_orders
     from planner.search.state import SearchSettings
 
     settings = SearchSettings(limit_s=limit_s, seed=seed)
-    raced = solve_orders(problems, settings)
+    with clock.counting(is_capped=True):
+        clock.cap(limit_s)
+        raced = solve_orders(problems, settings)
     solved, problem = raced.solved, problems[raced.index]
     row: Row = {} if len(problems) == 1 else {"order": raced.index}
     row |= {

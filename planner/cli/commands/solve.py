@@ -143,6 +143,7 @@ def solve(
     if wanted.output is not None:
         check_outputs(wanted.output, inputs=(problem, wanted.params), force=force)
 
+    from planner import clock
     from planner.order.reorder import peak_of
     from planner.plan.problemfile import read_problem
     from planner.portfolio.solve import solve as solve_problem
@@ -154,10 +155,11 @@ def solve(
     limited = _limited(read, base_peak, wanted)
     limit_s, seed = asked["time_limit_s"], asked["seed"]
     settings = SearchSettings(limit_s=limit_s, seed=seed, keep_on_interrupt=True)
-    with progress(limit_s) as report_progress, signals_raise():
+    with clock.counting(is_capped=True), progress(limit_s) as report_progress, signals_raise():
+        clock.cap(limit_s)
         solved = solve_problem(limited, settings, progress=report_progress, policy=policy)
-    if solved.candidate is None:
-        raise _infeasible(limited, solved, limit_s)
+        if solved.candidate is None:
+            raise _infeasible(limited, solved, limit_s)
     figures = {
         **_figures(limited, solved, base_peak),
         "budget_text": wanted.budget,
@@ -294,6 +296,6 @@ def _lines(figures: dict[str, Any]) -> list[str]:
     rows += [
         ("Bound", f"{format_part(figures['bound_us'] - base_us, base_us)} added{gap}"),
         ("holds for", figures["bound_class"]),
-        ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s{stopped}"),
+        ("Search", f"{figures['engine']}, {figures['solve_s']:.1f} s of work{stopped}"),
     ]
     return [f"{name:<12}{text}" for name, text in rows]

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planner import clock
 from planner.errors import UsageError
 from planner.files.reading import closest
 from planner.formulate import with_free_paging
@@ -91,7 +92,9 @@ def _explained(
     index = None
     if state is not None:
         report("pricing the budget")
-        found = shadow_prices(state.priced, time_limit_s=time_limit_s)
+        with clock.counting(is_capped=True):
+            clock.cap(time_limit_s)
+            found = shadow_prices(state.priced, time_limit_s=time_limit_s)
         buffers = {t: i for i, t in enumerate(state.rebuilt.formulation.tensors)}
         index = buffers.get(tensor.buffer)
     buffer = prepared.graph.tensors[tensor.buffer]

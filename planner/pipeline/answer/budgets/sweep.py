@@ -1,7 +1,8 @@
 """Many budgets at once: the time that each costs, and the largest size that fits each.
 
 Processes solve the points in parallel, on this machine's cores or on a Ray cluster's: largest
-budgets first, because smaller ones start from their results.
+budgets first, because smaller ones start from their results. Each process counts its work
+(`planner.clock`), so that the points depend on the number of processes, and not on their pace.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class _Task:
     """A task at one budget of one way.
 
     Attributes:
+        time_limit_s: seconds of work. machine_s: of the machine, at most; infinite for no limit.
         orders: indices of the base orders to search in.
         larger: the result at a larger budget.
     """
@@ -36,6 +38,7 @@ class _Task:
     way: int
     capacity_bytes: int
     time_limit_s: float
+    machine_s: float
     orders: tuple[int, ...] = ()
     larger: Raced | None = None
 
@@ -58,7 +61,8 @@ def frontiers(
 ) -> tuple[Frontier, ...]:
     """Solve every way at every budget.
 
-    The request's time limit covers everything; points and processes share it evenly.
+    The request's time limit covers everything; points and processes share it evenly. By the machine's
+    clock, a point may take up to twice its share, as long as later ones have some.
 
     Args:
         ways: all of one request.
@@ -69,20 +73,23 @@ def frontiers(
     Raises:
         UsageError: Ray is not installed, or the cluster cannot be reached.
     """
-    began, cores = clock.now(), jobs or os.cpu_count() or 1
+    limit_s, cores = ways[0].prepared.request.limits.time_limit_s, jobs or os.cpu_count() or 1
+    until = clock.now() + limit_s
+    clock.cap(limit_s)
     if ray_address is None:
         cores = min(cores, len(ways) * len(budgets))
-    with _mapped([way.search for way in ways], cores, ray_address) as run:
+    with _running([way.search for way in ways], cores, ray_address) as run:
         orders = _best_orders(ways, cores, run, progress)
         ways = [way.within(some) for way, some in zip(ways, orders, strict=True)]
         left = [(i, budget) for budget in sorted(budgets, reverse=True) for i in range(len(ways))]
         count = len(left)
         while left:
-            until = began + ways[0].prepared.request.limits.time_limit_s
-            each_s = (until - clock.now()) / math.ceil(len(left) / cores)
+            turns = math.ceil(len(left) / cores)
+            each_s = (until - clock.now()) / turns
+            machine_s = _twice(clock.machine_s(0.0), turns)
             turn, left = left[:cores], left[cores:]
             tasks = [
-                _task(ways[i], i, budget, each_s, orders[i])
+                _task(ways[i], i, budget, (each_s, machine_s), orders[i])
                 for i, budget in turn
                 if not ways[i].search.is_settled(budget)
             ]
@@ -100,7 +107,8 @@ def _best_orders(
     samples = [(i, budget) for i, way in enumerate(ways) for budget in _compared(way)]
     share = ways[0].search.policy.frontier.comparing_share
     each_s = share * cores * ways[0].prepared.request.limits.time_limit_s / len(samples)
-    tasks = [_task(ways[i], i, budget, each_s) for i, budget in samples]
+    machine_s = _twice(share * clock.machine_s(0.0), math.ceil(len(samples) / cores))
+    tasks = [_task(ways[i], i, budget, (each_s, machine_s)) for i, budget in samples]
     chosen: list[set[int]] = [{0} for _ in ways]
     for done, (i, best) in enumerate(run(_compare, tasks), start=1):
         chosen[i].update(best)
@@ -108,13 +116,26 @@ def _best_orders(
     return [tuple(sorted(some)) for some in chosen]
 
 
+def _twice(left_s: float, turns: int) -> float:
+    """Return twice the share of one of several turns; if all take as much, less and less is left."""
+    return 2 * left_s / (turns + 1)
+
+
 def _task(
-    way: FrontierWay, number: int, budget_bytes: int, limit_s: float, orders: tuple[int, ...] = ()
+    way: FrontierWay,
+    number: int,
+    budget_bytes: int,
+    limits_s: tuple[float, float],
+    orders: tuple[int, ...] = (),
 ) -> _Task:
+    """Return a task; `limits_s` are of its work and of the machine."""
+    least_s = way.search.policy.frontier.min_point_s
+    time_limit_s, machine_s = (max(least_s, limit_s) for limit_s in limits_s)
     return _Task(
         way=number,
         capacity_bytes=budget_bytes,
-        time_limit_s=max(way.search.policy.frontier.min_point_s, limit_s),
+        time_limit_s=time_limit_s,
+        machine_s=machine_s,
         orders=orders,
         larger=way.search.larger(budget_bytes),
     )
@@ -174,9 +195,16 @@ def _start(searches: Searches) -> None:
     _searches[:] = searches
 
 
-def _work(what: tuple[Callable[[Searches, _Task], Any], _Task]) -> Any:
+def _work(what: _What) -> tuple[Any, float]:
+    return _counted(_searches, what)
+
+
+def _counted(searches: Searches, what: _What) -> tuple[Any, float]:
+    """Make a call that counts its work, and return its answer and the seconds of it."""
     call, task = what
-    return call(_searches, task)
+    with clock.counting(is_capped=True):
+        clock.cap(task.machine_s, task.time_limit_s)
+        return call(searches, task), clock.now()
 
 
 def _compare(searches: Searches, task: _Task) -> tuple[int, list[int]]:
@@ -198,24 +226,44 @@ def _solve(searches: Searches, task: _Task) -> tuple[int, int, Raced]:
 
 Call = Callable[[Searches, _Task], Any]
 Run = Callable[[Call, Sequence[_Task]], Iterator[Any]]
+_What = tuple[Call, _Task]
 
 
 @contextlib.contextmanager
-def _mapped(searches: Searches, jobs: int, ray_address: str | None) -> Iterator[Run]:
-    """Yield a function that runs a call for each task in parallel, and yields results as they finish."""
+def _running(searches: Searches, jobs: int, ray_address: str | None) -> Iterator[Run]:
+    """Yield a function that runs a call for each task in parallel, and yields results as they finish.
+
+    It counts their work as if that were shared evenly.
+    """
+    with _mapped(searches, jobs, ray_address) as mapped:
+
+        def run(call: Call, tasks: Sequence[_Task]) -> Iterator[Any]:
+            spent: list[float] = []
+            for answer, seconds in mapped([(call, task) for task in tasks]):
+                spent.append(seconds)
+                yield answer
+            # the sum does not depend on which task ended first
+            clock.spend(max([*spent, math.fsum(spent) / jobs]))
+
+        yield run
+
+
+@contextlib.contextmanager
+def _mapped(
+    searches: Searches, jobs: int, ray_address: str | None
+) -> Iterator[Callable[[Sequence[_What]], Iterator[tuple[Any, float]]]]:
+    """Yield `_counted` for many at once, in this process or in others."""
     if ray_address is None and jobs == 1:
-        yield lambda call, tasks: (call(searches, task) for task in tasks)
+        yield lambda whats: (_counted(searches, what) for what in whats)
         return
     if ray_address is None:
         with workers(jobs, searches) as run:
-            yield run
+            yield lambda whats: run(_counted, whats)
         return
     with _cluster(ray_address) as pool_of:
         pool = pool_of(jobs, _start, (searches,))
         try:
-            yield lambda call, tasks: pool.imap_unordered(
-                _work, [(call, task) for task in tasks], chunksize=1
-            )
+            yield lambda whats: pool.imap_unordered(_work, whats, chunksize=1)
         finally:
             pool.terminate()
             pool.join()
