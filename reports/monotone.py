@@ -34,7 +34,7 @@ adds less.
 def main() -> None:
     """Measure, and write the page."""
     parser = program("reports.monotone", __doc__)
-    parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each plan")
+    parser.add_argument("--time-limit", type=float, default=15.0, help="seconds for each plan")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args()
     found: dict[str, list[Row]] = read_rows(RESULT, {})
