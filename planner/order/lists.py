@@ -135,7 +135,9 @@ def late_schedule(problem: Problem, priority: Sequence[float]) -> Order:
     return tuple(reversed(placed))
 
 
-def min_peak_order(problem: Problem, prefer: Sequence[int]) -> tuple[list[int], int]:
+def min_peak_order(
+    problem: Problem, prefer: Sequence[int], *, within: int = 0
+) -> tuple[list[int], int]:
     """Return the order with the lowest `min_peak_bound`, and that bound: no plan has a lower peak.
 
     The bound holds for plans in any order. The order has indices into `problem.ops`. Takes
@@ -149,6 +151,8 @@ def min_peak_order(problem: Problem, prefer: Sequence[int]) -> tuple[list[int], 
 
     Args:
         prefer: an order; ties are broken in favour of it: later operations stay later.
+        within: bytes that are as good as fewer: the order leaves `prefer` only where an operation
+            holds more, and its own bound is this at most, or the lowest.
     """
     tensors, ops = problem.tensors, problem.ops
     rank = {op: i for i, op in enumerate(prefer)}
@@ -159,7 +163,7 @@ def min_peak_order(problem: Problem, prefer: Sequence[int]) -> tuple[list[int], 
         held += sum(tensors[t].bytes for t in (*op.inputs, *op.outputs) if not tensors[t].to_end)
         own.append(held - sum(tensors[t].bytes for t in {target for _, target in op.inplace}))
     bound, _ = _from_the_end(problem, own, made, rank, limit=-1)
-    _, order = _from_the_end(problem, own, made, rank, limit=bound)
+    _, order = _from_the_end(problem, own, made, rank, limit=max(bound, within))
     return order, bound
 
 

@@ -97,6 +97,10 @@ def base_orders(
         flat = min(peaks, key=lambda order: peaks[order])
         deepest = tuple(min_peak_order(problem, flat)[0])
         found.setdefault(deepest, f"{found[flat]}, outputs late")
+        if room_bytes is not None:
+            within = int(POLICY.tight * room_bytes)
+            near = tuple(min_peak_order(problem, starts[_FILE], within=within)[0])
+            found.setdefault(near, f"{_FILE} outputs late")
         look_at(found)
     if is_large or is_roomy:  # bounding each and formulating its problem take as long again
         least = sorted(found, key=peaks.__getitem__)[: POLICY.late_orders]

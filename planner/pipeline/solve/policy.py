@@ -13,6 +13,8 @@ class SolvePolicy:
         late_orders: base orders kept besides ONNX Runtime's own if making them took all the time.
         quick_orders: base orders in which short searches compare changes to a model.
         pins_can_go: estimated share of the nodes that pin an order that loosening removes.
+        tight: an operation that holds more than this share of the room leaves too little beside it for
+            a good plan: an order like the file's runs such operations later, or earlier.
         roomy: an order whose peak is at most this share of the room needs no plan: the rest is room
             enough for the arena to break up.
         worth: share of the step's time by which a plan of a changed model must be quicker.
@@ -63,6 +65,7 @@ class SolvePolicy:
     late_orders: int = 4
     quick_orders: int = 3
     pins_can_go: float = 0.5
+    tight: float = 0.95
     roomy: float = 0.85
     worth: float = 0.01
     least_bytes: int = 4096
