@@ -14,7 +14,7 @@ from planner.plan.problem import Problem
 from planner.search.engine import Engine
 from planner.search.engines.local import Anneal, Refine
 from planner.search.engines.programs import LpRounding
-from planner.search.engines.simple import EverythingSwapped, Evict, Greedy, OneLever, SwapByDistance
+from planner.search.engines.simple import EverythingSwapped, Evict, Greedy, OneLever
 from planner.search.state import SearchState
 
 
@@ -188,18 +188,16 @@ There it may be the only engine that has time; if no plan is near, the rest is b
 engines that find one.
 """
 
-_FLOOR = (
-    Turn(engine=SwapByDistance(), until=0.1),
-    # on large problems planning with one lever takes a while
-    Turn(engine=OneLever(), until=0.15, until_if_large=0.4),
-)
+_ONE_LEVER = Turn(engine=OneLever(), until=0.15, until_if_large=0.4)
+"""On large problems planning with one lever takes a while."""
+
 _NO_PLAN = When.NOTHING_FITS
 _CLOSE = When.CLOSE
 
 POLICY = Policy(
     rough=(
         replace(_GREEDY, until=0.5),
-        *_FLOOR,
+        _ONE_LEVER,
         Turn(engine=LpRounding(max_instants=6), until=0.9),
         Turn(engine=EverythingSwapped(), until=0.9, when=_NO_PLAN),
         Turn(engine=Evict(), until=0.9, when=_NO_PLAN),
@@ -208,7 +206,7 @@ POLICY = Policy(
     serial=(
         Turn(engine=Mend(), until=0.3),
         replace(_GREEDY, until=0.04),
-        *_FLOOR,
+        _ONE_LEVER,
         Turn(engine=LpRounding(give_up_gap=0.05), until=0.25),
         Turn(engine=Parts(), until=0.45, when=When.FAR),
         Turn(engine=EverythingSwapped(), until=0.35, when=_NO_PLAN, even_late=True),
@@ -219,7 +217,7 @@ POLICY = Policy(
     ),
     other=(
         _GREEDY,
-        *_FLOOR,
+        _ONE_LEVER,
         Turn(engine=LpRounding(), until=0.5, until_if_large=0.8),
         Turn(engine=EverythingSwapped(), until=0.55, when=_NO_PLAN, even_late=True),
         Turn(engine=Evict(), until=0.55, when=_NO_PLAN, even_late=True),

@@ -99,10 +99,9 @@ def _planner(
     from planner.portfolio.frontier import solve_orders
     from planner.search.state import SearchSettings
 
-    settings = SearchSettings(limit_s=limit_s, seed=seed)
     with clock.counting(is_capped=True):
         clock.cap(limit_s)
-        raced = solve_orders(problems, settings)
+        raced = solve_orders(problems, SearchSettings(limit_s=limit_s, seed=seed))
     solved, problem = raced.solved, problems[raced.index]
     row: Row = {} if len(problems) == 1 else {"order": raced.index}
     row |= {

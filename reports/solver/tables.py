@@ -28,11 +28,11 @@ seconds and gaps are upper figures.
   included.
 - *found by*: the engine, by the name that `planner solve --print-params` lists: `lp-rounding`: rounded
   from the LP over instants (`planner/bound`), and repaired; `cp-sat`: improved part by part, or as a
-  whole; `anneal`, `greedy`, `swap-by-distance`: what they say; gone since: `instant-program` and
-  `interval-program`, rounded from two integer programs, over instants and over the stretches between
-  them; `anneal-runs`, annealed over second runs, from the base order, and `regression`, the same from
-  a plan for little memory. Rows of before engines had names of their own call the LP `cut-lp` (with
-  `guards`, `corners` and `slower-copies`), and the integer programs `cut-mip` and `cut-program`.
+  whole; `anneal`, `greedy`: what they say; gone since: `instant-program` and `interval-program`, rounded
+  from two integer programs, over instants and over the stretches between them; `swap-by-distance`, swaps
+  of what waits longest; `anneal-runs`, annealed over second runs, from the base order, and `regression`,
+  the same from a plan for little memory. Rows of before engines had names of their own call the LP
+  `cut-lp` (with `guards`, `corners`, `slower-copies`), and the programs `cut-mip` and `cut-program`.
 - *none*: no plan was found within the limit; in brackets the least peak found, over the budget.
   *impossible*: proved that no such schedule fits, in any of the base orders; in brackets the bound
   on the least peak, over the budget.
@@ -66,8 +66,7 @@ What each engine did, over planner's rows of the tables above: {rows:,}, of whic
 *turns*: that it had. *seconds*: that these took, those of the engines that it called left out.
 *accepted*: its plans that were better than any before. *final*: rows whose plan is its own; counted over
 all rows, the other columns over those with counts. `order` is the base order, where it fits as it is.
-`instant-program` was called by `lp-rounding`. Engines that are gone since keep the rows measured with
-them. Where base orders raced, the race is not counted, but the final plan may come from it.
+Engines that are gone keep their rows. A race of base orders is not counted, but may have the final plan.
 """
 
 _THEIR_CODE = {

@@ -1,23 +1,17 @@
-"""Simple engines, as a careful engineer would try first: the floor under every other engine.
-
-Swaps by distance are those of Le et al., "TFLMS: Large Model Support in TensorFlow by Graph
-Rewriting", arXiv:1807.02037. They decide only the gaps over the fullest operation.
-"""
+"""Simple engines, as a careful engineer would try first: the floor under every other engine."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from planner import clock
-from planner.plan.decisions import Choice, Decisions, Gap
+from planner.plan.decisions import Choice, Decisions
 from planner.plan.problem import Problem
 from planner.search.engine import Engine, run_engine
 from planner.search.eviction import EVICTION_POLICIES, Eviction
 from planner.search.improve import Improver
-from planner.search.program.cutting_loop import base_op_at, cut
+from planner.search.program.cutting_loop import cut
 from planner.search.state import SearchState, new_state
 from planner.search.stop import Stop
 from planner.simulate.simulate import candidate_of
@@ -48,27 +42,6 @@ class Greedy(Engine):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwapByDistance(Engine):
-    """Swaps of the tensors that wait longest, as many as needed."""
-
-    name: ClassVar[str] = "swap-by-distance"
-
-    def supports(self, problem: Problem) -> bool:
-        """Tell whether tensors may be copied."""
-        return problem.allow_swap
-
-    def run(self, state: SearchState, stop: Stop) -> None:
-        """Offer the repaired plans for several numbers of tensors."""
-        base, improver = state.evaluator.base, Improver(state.evaluator, stop)
-        fullest = base_op_at(base, base.replay.peak_action)
-        excess = base.peak_bytes - state.problem.capacity_bytes
-        for decisions in distance_plans(state.problem, fullest, excess):
-            if improver.out_of_time():
-                return
-            state.offer(improver.repair(state.evaluator.evaluate(decisions)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OneLever(Engine):
     """Plans with one lever only; they are plans of the problem too, and are found sooner."""
 
@@ -88,41 +61,6 @@ class OneLever(Engine):
             for found in (part.best, part.least):
                 if found is not None and found.decisions is not None:
                     state.offer(state.evaluator.evaluate(found.decisions))
-
-
-def open_gaps(problem: Problem, at: int) -> list[tuple[Gap, int]]:
-    """Return (gap, operations that it spans) for the tensors that wait over base operation `at`."""
-    found = []
-    for t, tensor in enumerate(problem.tensors):
-        if tensor.producer >= at or tensor.to_end or not tensor.bytes:
-            continue
-        g = bisect_left(tensor.uses, at)
-        if g == len(tensor.uses) or tensor.uses[g] == at:
-            continue
-        opened = tensor.uses[g - 1] if g else tensor.producer
-        found.append(((t, g), tensor.uses[g] - opened))
-    return found
-
-
-def distance_plans(problem: Problem, at: int, excess_bytes: int) -> Iterator[Decisions]:
-    """Yield plans that swap the longest waits over base operation `at`.
-
-    They swap as many as free `excess_bytes` there, half as many again, and all. Plans need not fit.
-    """
-    if not problem.allow_swap:
-        return
-    waiting = [
-        (gap, span) for gap, span in open_gaps(problem, at) if problem.tensors[gap[0]].swappable
-    ]
-    waiting.sort(key=lambda item: -item[1])
-    freed, needed = 0, 0
-    for gap, _ in waiting:
-        if freed >= excess_bytes:
-            break
-        freed += problem.tensors[gap[0]].bytes
-        needed += 1
-    for count in sorted({needed, needed + needed // 2, len(waiting)}):
-        yield Decisions(gaps={gap: Choice.SWAP for gap, _ in waiting[:count]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
