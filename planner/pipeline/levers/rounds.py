@@ -100,27 +100,29 @@ def _limits(
 
     As long as there are no `plans`, the last search gets all the time that is left. If rounds were longer
     than their limits, since plans of a large graph take long to lower, so much more has to be left, at
-    most as much again; and as many of the machine's seconds as the round before took for its length.
+    most as much again; and the machine's seconds for that, at the pace of the round before.
     """
     began, whole_s = clock.now(), settings.time_limit_s
     limit_s, start_s = _first_s(prepared), time.monotonic()
     yield min(limit_s, whole_s), True
-    took_s = time.monotonic() - start_s
-    over_s = max(0.0, clock.now() - began - limit_s)
+    took_s = clock.now() - began
+    over_s, pace = max(0.0, took_s - limit_s), (time.monotonic() - start_s) / took_s
     while True:
-        last_s, limit_s, took_s = limit_s, POLICY.longer * limit_s, POLICY.longer * took_s
+        last_s, limit_s = limit_s, POLICY.longer * limit_s
         for begins_again in (True, False):
             left_s = whole_s - (clock.now() - began)
-            is_slow = bool(plans) and took_s > clock.machine_s(math.inf)
-            if is_slow or limit_s + min(over_s, limit_s) > left_s:
+            needed_s = limit_s + min(over_s, limit_s)
+            is_slow = bool(plans) and pace * needed_s > clock.machine_s(math.inf)
+            if is_slow or needed_s > left_s:
                 if begins_again and not plans and left_s > last_s:
                     yield left_s, True
                 return
             start, start_s = clock.now(), time.monotonic()
             yield limit_s, begins_again
-            over_s = max(over_s, clock.now() - start - limit_s)
+            took_s = clock.now() - start
+            over_s = max(over_s, took_s - limit_s)
             if begins_again:
-                took_s = time.monotonic() - start_s
+                pace = (time.monotonic() - start_s) / took_s
 
 
 def _first_s(prepared: Prepared) -> float:
