@@ -24,6 +24,9 @@ BudgetOf = Literal["held", "live"]
 """The bytes that a budget bounds: all that a session opened by `planner.open_session` holds, or live
 bytes."""
 
+FROM_PLAN = "plan"
+"""In place of a pool's size: that of the file's plan."""
+
 SplitMode = Literal["none", "auto"]
 """The use of chunks of rows.
 

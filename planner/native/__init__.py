@@ -20,6 +20,9 @@ from pathlib import Path
 from planner.errors import UsageError
 from planner.native.building import SOURCES, library_name
 
+DEVICE_PAGE_BYTES = 2 << 20
+"""The pages of a device's pool: the granularity of CUDA's memory, to which it rounds up smaller ones."""
+
 
 def is_built() -> bool:
     """Tell whether the library of these sources is built."""
@@ -155,7 +158,7 @@ def restart_pool_peaks(*, device: bool = False) -> None:
     library().planner_native_pool_restart(device)
 
 
-def device_pool_options(pool_bytes: int, page_bytes: int = 2 << 20) -> dict[str, str]:
+def device_pool_options(pool_bytes: int, page_bytes: int = DEVICE_PAGE_BYTES) -> dict[str, str]:
     """Return options of the CUDA provider that take its memory from a pool of `pool_bytes` bytes.
 
     The process has one such pool, for all sessions with such options. The device rounds the page up to

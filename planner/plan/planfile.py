@@ -184,7 +184,7 @@ class Arena:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """planner's pool on the CPU (`planner.native`) in which the rewritten model runs."""
+    """planner's pool (`planner.native`) in which the rewritten model runs, on a device where asked."""
 
     bytes: Count
     is_proved: bool = False

@@ -6,7 +6,7 @@ given: the two cannot be told apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,13 @@ class Asked:
         except (TypeError, ValueError, LookupError):
             return []
         return found
+
+    def with_options(self, provider: str, more: Mapping[str, str]) -> Asked:
+        """Return it with more options of one of its providers."""
+        if not more:
+            return self
+        pairs = [(p, {**known, **more} if p == provider else known) for p, known in self.pairs()]
+        return replace(self, providers=pairs, provider_options=None)
 
     def first(self) -> str:
         """Return the provider that nodes are offered to first."""
@@ -151,11 +158,15 @@ def merged(asked: Asked, needs: Needs) -> Merged:
 def _pool(found: Merged, needs: Needs) -> Pool | None:
     """Return the pool that serves the session; None where it gets none.
 
-    A session on another device, one with an arena of the script's own, and those of a training
-    module, which would all share one pool, get none.
+    A session on another device, one with an arena of the script's own, one that replays the launches of
+    a step, whose pages may not move, and those of a training module, which would all share one pool,
+    get none; nor does one whose options name its device, since the pool is an option of the provider.
     """
-    asked = found.asked
-    if not found.on_target or asked.has_arena or asked.module_device or needs.target.own_memory:
+    asked, target = found.asked, needs.target
+    if not found.on_target or asked.has_arena or asked.module_device:
+        return None
+    given = dict(asked.pairs()).get(target.provider)
+    if target.own_memory and (given is None or str(given.get(target.capture)) == "1"):
         return None
     return needs.pool
 
@@ -225,8 +236,8 @@ def _by_the_file(asked: Asked, needs: Needs) -> Merged:
 
 def _with_options(asked: Asked, needs: Needs) -> Merged:
     """Merge where the script names the file's provider: keep its options and add the file's."""
-    target, pairs = needs.target, asked.pairs()
-    given = dict(pairs).get(target.provider)
+    target = needs.target
+    given = dict(asked.pairs()).get(target.provider)
     if given is None:  # ONNX Runtime adds the CPU itself, and refuses what it cannot read
         return Merged(asked=asked)
     missing = {key: value for key, value in target.options.items() if key not in given}
@@ -237,9 +248,8 @@ def _with_options(asked: Asked, needs: Needs) -> Merged:
     )
     if not missing:
         return Merged(asked=asked, against=against)
-    given.update(missing)
     return Merged(
-        asked=replace(asked, providers=pairs, provider_options=None),
+        asked=asked.with_options(target.provider, missing),
         said=(f"{target.provider} with {_listed(missing)}",),
         against=against,
     )

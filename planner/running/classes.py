@@ -59,7 +59,8 @@ def open_session(
         model: a path, or the serialized model. A model that planner did not write is opened as it is.
         sess_options, providers, provider_options: as ONNX Runtime's session takes them. They stay;
             contradictions with the file are reported on stderr.
-        pool: "24GB": a pool of exactly that many bytes in place of the file's (`planner.native`).
+        pool: "24GB": a pool of exactly that many bytes in place of the file's memory (`planner.native`);
+            "plan": of the plan's size. It refuses requests beyond it, on the CPU and on CUDA.
         disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
             `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`.
         graph_capture: record the launches of a step on CUDA or WebGPU, and replay them as one graph

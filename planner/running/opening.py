@@ -30,7 +30,10 @@ from planner.targets.backend import backend_of
 from planner.targets.keys import TARGET_KEY
 from planner.units import format_bytes, parse_bytes, parse_percent
 
-_NO_POOL = "it opens on another device, for a training module, or in an arena of the script's own"
+_NO_POOL = (
+    "it opens on another device or on one that its options name, for a training module, in an arena of "
+    "the script's own, or with launches that are replayed"
+)
 _USES_ARENA = Setting(name=USES_ARENA, needed="1", default="0")
 
 
@@ -47,7 +50,7 @@ class Wanted:
         time_limit_s: time limit of the search for a plan, in seconds.
         strict: whether an unmet need is an error rather than a line on stderr.
         explain: whether to print what was done to each session.
-        pool: size of the pool for sessions of planner's files, in place of their own.
+        pool: size of the pool for sessions of planner's files, or "plan" for their plan's.
         disk: the folder for swaps of files that were planned for a disk; new plans swap there too.
         graph_capture: whether sessions replay the launches of a step.
     """
@@ -129,14 +132,15 @@ class Opener:
         given = found.asked.options
         options = ort.SessionOptions() if given is None else given
         if found.adds_plugin:
-            backend_of(needs.target).add_to(options)
+            backend_of(needs.target).add_to(options, needs.target.options)
+        inside = {} if found.pool is None else put_pool(options, found.pool, needs.target)
         pooled = self._load_library(options, found, needs)
         for setting in found.settings:
             setting.put(options, setting.needed)
         try:
             capped = found.arena is not None and self._register(options, found, needs)
             yield replace(
-                found.asked,
+                found.asked.with_options(needs.target.provider, inside),
                 options=options,
                 is_capped=(capped or pooled) and not needs.target.own_memory,
             )
@@ -155,8 +159,6 @@ class Opener:
 
         Return whether the pool serves the session.
         """
-        if found.pool is not None:
-            put_pool(options, found.pool, needs.target)
         if needs.disk_bytes is not None and found.on_target:
             remark = put_disk(options, needs.disk_bytes, self._wanted.disk)
             if remark:

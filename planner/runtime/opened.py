@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from planner.choices import FROM_PLAN
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown, why_not_a_file
 from planner.files.structuring import parse_json
@@ -93,7 +94,8 @@ class Needs:
         order: the session's execution order.
         packed: whether kernels may pack constant weights when the session is created.
         arena: the cap in which it runs; None where it asks for none.
-        pool: the pool in which it runs; None where it asks for none, or this build takes none.
+        pool: the pool in which it runs; None where it asks for none, this build takes none, or it runs
+            in a device's arena unless the session asks for its pool.
         budget_bytes: budget of its plan; None where it states none.
         assumed: whether it was made without its device's provider, on assumed optimizers and placement.
         library: whether it has nodes of `planner.native`, which sessions must load.
@@ -142,13 +144,24 @@ class Needs:
         )
 
     def in_pool(self, size: str) -> Needs:
-        """Return the needs with a pool of exactly this size, "24GB", in place of the file's.
+        """Return the needs with a pool of exactly this size, "24GB" or "plan", that refuses more.
 
         Raises:
-            UsageError: the size cannot be parsed.
+            UsageError: the size cannot be parsed; the plan has no pool, or takes more than its budget.
         """
-        pool = Pool(bytes=parse_bytes(size, what="pool"), is_proved=True)
-        return replace(self, arena=None, pool=pool)
+        found = self._planned_bytes() if size == FROM_PLAN else parse_bytes(size, what="pool")
+        return replace(self, arena=None, pool=Pool(bytes=found, is_proved=True))
+
+    def _planned_bytes(self) -> int:
+        if POOL_KEY not in self.props:
+            raise UsageError(f"{self.where}: its plan has no pool: name a size")
+        found, most = _pool(self.props[POOL_KEY], self.where).bytes, self.budget_bytes
+        if self.target.own_memory and most is not None and found > most:
+            raise UsageError(
+                f"{self.where}: in whole pages of the device its plan takes {found} bytes, more than the "
+                f"budget of {most}: ask for a pool of {found}B, or plan for less"
+            )
+        return found
 
     @property
     def why_not_settled(self) -> str:
@@ -181,16 +194,17 @@ def needs_of(model: Path | str | bytes, *, device: str | None = None) -> Needs:
             for another device.
     """
     where, props = _name(model), metadata_of(model)
-    one_of = partial(_one_of, props, where)
+    one_of, target = partial(_one_of, props, where), _target_of(where, props, device)
+    is_pooled = POOL_KEY in props and has_pool() and not target.own_memory
     budget = props.get(_BUDGET_KEY, "")
     return Needs(
         where=where,
-        target=_target_of(where, props, device),
+        target=target,
         level="all" if one_of(LEVEL_KEY, "disabled") is None else "disabled",
         order="default" if one_of(ORDER_KEY, "priority") is None else "priority",
         packed=one_of(PACKED_KEY, "0", "1") != "0",
         arena=_arena(props[ARENA_KEY], where) if ARENA_KEY in props else None,
-        pool=_pool(props[POOL_KEY], where) if POOL_KEY in props and has_pool() else None,
+        pool=_pool(props[POOL_KEY], where) if is_pooled else None,
         budget_bytes=int(budget) if budget.isascii() and budget.isdigit() else None,
         assumed=one_of(ASSUMED_KEY, "1") is not None,
         library=one_of(NEEDS_KEY, *NEEDS) is not None,
@@ -221,11 +235,12 @@ def session_options(
             whose chunks are all split. None: on CUDA the arena that the file asks for. It is
             registered for the process. On CUDA it holds all memory on the device, on the CPU neither
             inputs nor initializers.
-        pool: "24GB": a pool of planner's of exactly that size serves the session's tensors on the CPU
-            (`planner.native`), and refuses requests beyond it. None: the file's pool, of the bytes
-            that one step takes. Results that the script keeps lie in it too, and requests beyond it
-            are served from outside. `planner.open_session` and `planner run` copy results out: there
-            the file's pool refuses.
+        pool: "24GB": a pool of planner's (`planner.native`) of exactly that size serves the session's
+            tensors, and refuses requests beyond it; "plan": one of the plan's size. On CUDA it takes the
+            arena's place, in pages of 2 MiB, and the provider is included: name none. None: on the CPU
+            the file's pool, of the bytes that one step takes. Results that the script keeps lie in it
+            too, and requests beyond it are served from outside. `planner.open_session` and `planner run`
+            copy results out: there the file's pool refuses.
         disk: the folder for the swaps of a file that was planned for a disk (`planner.disk`); None for
             `PLANNER_DISK`, or `TMPDIR`, or `/var/tmp`. A folder whose files lie in memory causes a
             warning.
@@ -236,7 +251,7 @@ def session_options(
 
     Raises:
         UsageError: the device is not available; the file was written for another one, or for another
-            kind of processor; the library is not built; or the file cannot be captured.
+            kind of processor; the library is not built; the file has no such pool, or cannot be captured.
     """
     import onnxruntime as ort
 
@@ -253,14 +268,11 @@ def session_options(
             setting.put(options, setting.needed)
     if needs.arena is not None:
         register(options, needs.arena, needs.target)
-    if needs.pool is not None:
-        put_pool(options, needs.pool, needs.target)
-    if needs.target.plugin:
+    inside = {} if needs.pool is None else put_pool(options, needs.pool, needs.target)
+    if needs.target.plugin or graph_capture or inside:
         from planner.targets.backend import backend_of
 
-        backend_of(needs.target).add_to(options)
-    elif graph_capture:
-        options.add_provider(needs.target.provider, dict(needs.target.options))
+        backend_of(needs.target).add_to(options, {**needs.target.options, **inside})
     if needs.disk_bytes is not None:
         remark = put_disk(options, needs.disk_bytes, None if disk is None else Path(disk))
         if remark:

@@ -16,7 +16,7 @@ from planner.disk import default_folder, kind_of, remark_on
 from planner.errors import UsageError
 from planner.files.reading import MAX_BYTES, shown
 from planner.graph.rules import FUSED_DOMAIN, SWAP_DOMAIN
-from planner.native import library_path
+from planner.native import device_pool_options, library_path
 from planner.onnxio.metadata import read_metadata
 from planner.runtime.build import has_pool
 from planner.runtime.messages import first_line
@@ -50,26 +50,31 @@ def needs_of_graph(model: ir.Model) -> str:
     return ", ".join(text for domain, text in needs if domain in imports)
 
 
-def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> None:
+def put_pool(options: ort.SessionOptions, pool: Pool, target: Target) -> dict[str, str]:
     """Ask for a pool of exactly `pool.bytes` bytes for a session's results and intermediate values.
+
+    On a device, inputs, initializers and kernels' workspace are in it, too. There the session's provider
+    takes it, by the options that are returned; they are empty on the CPU.
 
     Args:
         target: that the session opens on.
 
     Raises:
-        UsageError: the target's memory is of another kind, or this build takes no pool.
+        UsageError: the target's memory is of another kind; this build takes no pool; or the process has a
+            device's pool of another size in use.
     """
     if not has_pool():
         raise UsageError(
             "this build of ONNX Runtime, which is for training, cannot use planner's pool"
         )
+    if target.is_arena:
+        return device_pool_options(pool.bytes)
     if target.own_memory:
-        how = "; give its provider the options of planner.native.device_pool_options"
-        how = how if target.is_arena else ""
-        raise UsageError(f"a pool is for sessions on the CPU, not on {target.title}{how}")
+        raise UsageError(f"sessions on {target.title} take no pool")
     options.add_session_config_entry(_POOL_BYTES, str(pool.bytes))
     if pool.spill_bytes:
         options.add_session_config_entry(_SPILL_BYTES, str(pool.spill_bytes))
+    return {}
 
 
 def put_disk(options: ort.SessionOptions, disk_bytes: int, folder: Path | None = None) -> str:

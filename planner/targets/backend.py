@@ -147,12 +147,17 @@ class Backend:
             )
         return session
 
-    def add_to(self, options: ort.SessionOptions) -> None:
-        """Make `options` open sessions on the device, where the provider is a plug-in.
+    def add_to(self, options: ort.SessionOptions, settings: Mapping[str, str]) -> None:
+        """Make `options` open sessions on the device.
+
+        Args:
+            settings: provider options, all of them.
 
         Raises:
             UsageError: the provider is not installed, or sees no device.
         """
+        self.check()
+        options.add_provider(self.target.provider, dict(settings))
 
     # -- bytes ---------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import gc
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from planner.runtime.arrays import storable
 from planner.runtime.binding.bind import Bound
 from planner.runtime.binding.kinds import FeedKind
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.options import hold_no_more
+from planner.runtime.memory.paged import device_pool_bytes, pool_bytes
+from planner.runtime.options import hold_no_more, most_threads
 from planner.targets import HOST
 from planner.targets.backend import backend_of
 from planner.targets.cuda import CUDA
@@ -161,10 +163,13 @@ class _Run:
             force=True,
             **copies,
         )
-        plan = result.plan
+        plan, graph, order = result.plan, result.after.graph, result.after.timeline.order
+        on_host = {"threads": most_threads(), "host_in_pool": True}
+        pages_bytes = device_pool_bytes if self.where.cuda else partial(pool_bytes, **on_host)
         found = {
             "budget_bytes": plan.budget_bytes,
             "peak_bytes": [plan.baseline.peak_bytes, plan.planned.peak_bytes],
+            "pages_bytes": pages_bytes(graph, order),
             "predicted": plan.planned.time_us / plan.baseline.time_us,
             "times": plan.cost_source,
             "swapped": plan.planned.swapped_tensors,
@@ -249,7 +254,7 @@ class _Run:
         if self._facts["on_host"] and not self.where.cuda:
             return {"skipped": "what is on the host is in the CPU's pool too", "holds": True}
         data = self._data(0)
-        found: Found = {"budget_bytes": budget, "tries": {}}
+        found: Found = {"budget_bytes": budget, "plan": self._in_plans_pool(data), "tries": {}}
         for percent in _OVER:
             size = self._room(data) + budget * percent // 100
             said = self._in_pool(self._planned, size, data)
@@ -263,18 +268,30 @@ class _Run:
         found["holds"] = found.get("over_percent", 100) <= 1 and found["original"] != "runs"
         return found
 
+    def _in_plans_pool(self, data: Mapping[str, np.ndarray]) -> Found:
+        """Run in the pool of the file's plan; a device's holds inputs, outputs and workspace, too.
+
+        Its pages beyond those predicted are what a plan has to set aside (`--reserve`).
+        """
+        predicted, providers = self._facts["pages_bytes"], None
+        if self.where.cuda:
+            providers = [(CUDA.provider, dict(self.case.provider)), HOST.provider]
+        said = _said(
+            lambda: planner.open_session(self._planned, providers=providers, pool="plan"),
+            lambda session: session.run(None, dict(data)),
+        )
+        there = native.pool(device=self.where.cuda)
+        if said or there is None:
+            return {"predicted_bytes": predicted, "said": said}
+        beyond = there.pages_most * there.page_bytes - predicted
+        return {"predicted_bytes": predicted, "beyond_bytes": beyond, "pool": asdict(there)}
+
     def _in_pool(self, path: Path, room_bytes: int, data: Mapping[str, np.ndarray]) -> str:
         """Return the error of a run in a pool of the given bytes; "" if it runs."""
-        try:
-            session = self._session(path, room_bytes)
-            for _ in range(3):
-                self._run_in_place(session, data)
-        except Exception as error:
-            return str(error)[:300] or type(error).__name__
-        finally:
-            session = None
-            gc.collect()
-        return ""
+        return _said(
+            lambda: self._session(path, room_bytes),
+            lambda session: self._run_in_place(session, data),
+        )
 
     def _run_in_place(self, session: ort.InferenceSession, data: Mapping[str, np.ndarray]) -> None:
         """Run with inputs where the session reads them, and outputs in its own memory."""
@@ -301,6 +318,22 @@ class _Run:
             pairs = zip(names, wanted, strict=True)
             different |= {n for n, a in pairs if np.asarray(a).tobytes() != found[n].tobytes()}
         return {"outputs": len(names), "different": sorted(different)[:10], "holds": not different}
+
+
+def _said(
+    opened: Callable[[], ort.InferenceSession], run: Callable[[ort.InferenceSession], None]
+) -> str:
+    """Return the error of three runs of a session, which is closed then; "" if they run."""
+    try:
+        session = opened()
+        for _ in range(3):
+            run(session)
+    except Exception as error:
+        return str(error)[:300] or type(error).__name__
+    finally:
+        session = None
+        gc.collect()
+    return ""
 
 
 def _gap(one: np.ndarray, other: np.ndarray) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.choices import FROM_PLAN
 from planner.cli import options as o
 from planner.cli.console import note
 from planner.cli.outputs import check_input
@@ -74,7 +75,8 @@ class Plans:
         typer.Option(
             "--pool",
             metavar="SIZE",
-            help="Open files that planner wrote in a memory pool of exactly this size (CPU).",
+            help="Open files that planner wrote in a memory pool of exactly this size, or of their "
+            "plan's (plan).",
             show_default=False,
         ),
     ] = None
@@ -106,8 +108,8 @@ class Plans:
         """
         if self.budget is not None:
             check_budget(self.budget)
-        if self.pool is not None:
-            parse_bytes(self.pool, what="--pool")
+        if self.pool not in (None, FROM_PLAN):
+            parse_bytes(self.pool, what="--pool", or_else=f", or {FROM_PLAN}")
         check_time_limit(self.time_limit)
         from planner.running.opening import Wanted
 
@@ -157,7 +159,7 @@ def run(
       planner run --budget 16GB train.py --epochs 3
       planner run --budget 60% --dim batch=32 --explain -- train.py
       planner run --plan model.plan.json train.py --epochs 3
-      planner run --pool 1400MB train.py --epochs 3
+      planner run --pool plan train.py --epochs 3
       planner run --budget 16GB --device cuda --strict -m package.train --epochs 3
     """
     wanted = plans.wanted(asked["dims"] or {})

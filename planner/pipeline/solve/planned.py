@@ -13,6 +13,7 @@ from planner.graph.liveness import LiveTimeline
 from planner.graph.model import OpId, TrainingGraph
 from planner.graph.rules import COPIES, STORE_TO
 from planner.lower.rewrite import Rewritten
+from planner.native import DEVICE_PAGE_BYTES
 from planner.pipeline.prepare.prepared import Prepared
 from planner.pipeline.prepare.timelines import full_timeline
 from planner.pipeline.solve.orders import BaseOrder, Settings
@@ -24,7 +25,7 @@ from planner.plan.solved import Solved
 from planner.runtime.build import has_pool
 from planner.runtime.memory.arena import arena_cap, packable_bytes
 from planner.runtime.memory.bfc import ROUNDING
-from planner.runtime.memory.paged import PAGE_BYTES, in_pages, pool_bytes
+from planner.runtime.memory.paged import PAGE_BYTES, device_pool_bytes, in_pages, pool_bytes
 from planner.runtime.options import most_threads
 from planner.simulate.loads import begun_early
 from planner.simulate.simulate import candidate_of
@@ -40,6 +41,7 @@ class Planned:
         prepared: the model that it was made for, with the recomputes and swaps barred that planning
             barred.
         budget_of: the quantity that the budget bounds.
+        reserve_bytes: the part of the budget that is left to what no plan predicts.
         live_room_bytes: the budget without its reserve.
         room_bytes: the part of that for transient bytes, in the pool or in ONNX Runtime's arena.
         needed_bytes: size of the pool that it needs or, where a device's memory is ONNX Runtime's
@@ -58,6 +60,7 @@ class Planned:
     timeline: LiveTimeline
     orders: tuple[BaseOrder, ...]
     budget_of: BudgetOf
+    reserve_bytes: int
     live_room_bytes: int
     room_bytes: int
     needed_bytes: int | None
@@ -91,18 +94,20 @@ class Planned:
 
     @property
     def pool(self) -> Pool | None:
-        """The pool on the CPU, with room for constant weights that kernels pack and for stored outputs.
+        """The pool of planner's that it runs in.
 
-        None if other copies to the host lie in the CPU's memory, too.
+        On the CPU it has room for constant weights that kernels pack and for stored outputs, and there is
+        none if other copies to the host lie in the CPU's memory, too. Where a device's memory is ONNX
+        Runtime's arena, it is the pool for sessions that ask for it: of the budget, with the reserve in
+        it for kernels' workspace, or of what pages and reserve take beyond.
         """
+        if self.prepared.target.is_arena:
+            need = device_pool_bytes(self.graph, self.order) + self.reserve_bytes
+            budget = self.live_room_bytes + self.reserve_bytes
+            return Pool(bytes=max(in_pages(budget, DEVICE_PAGE_BYTES), need))
         operations = self.graph.operations
         is_shared = any(op.op_type in COPIES for op in operations)
-        if (
-            self.needed_bytes is None
-            or is_shared
-            or not has_pool()
-            or self.prepared.target.is_arena
-        ):
+        if self.needed_bytes is None or is_shared or not has_pool():
             return None
         size = max(in_pages(self.room_bytes), self.needed_bytes)
         if any(op.op_type == STORE_TO for op in operations):
@@ -228,6 +233,7 @@ def lowered_plan(
             timeline=full_timeline(graph, order, target),
             orders=orders,
             budget_of=settings.budget_of,
+            reserve_bytes=settings.reserve_bytes,
             live_room_bytes=settings.room_bytes,
             room_bytes=room_bytes,
             needed_bytes=_needed_bytes(back, room_bytes, target),

@@ -210,7 +210,7 @@ def _session_code(result: OptimizeResult) -> str:
     arena = arena_of(plan, result.verification)
     # by settings alone its regions would double
     is_large = arena is not None and arena.region_bytes > MAX_FIRST_REGION
-    if is_library or plan.pool is not None or is_large:
+    if is_library or is_large or (plan.pool is not None and arena is None):
         code = library_code(model)
     else:
         code = session_code(

@@ -9,21 +9,25 @@ from __future__ import annotations
 import itertools
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from planner.graph.model import OpId, TrainingGraph
+from planner.native import DEVICE_PAGE_BYTES
 from planner.onnxio.kinds import PAGE_BYTES
 from planner.results import ArenaForecast
+from planner.runtime.device.predict.bfc_device import device_demand
 from planner.runtime.memory.arena import (
+    Demand,
     beside_bytes,
     demand_under_cap,
     run_step,
     small_packed_sizes,
 )
 
-PIECE_BYTES = 64
-"""Size to which buffers that share a page are rounded up (`piece_bytes` in pool/host_pages.cpp)."""
+PIECE_BYTES, DEVICE_PIECE_BYTES = 64, 256
+"""Sizes to which buffers that share a page are rounded up (`piece_bytes` in pool/host_pages.cpp and
+pool/device_pages.cpp)."""
 
 
 def _units(size: int, unit: int) -> int:
@@ -82,13 +86,14 @@ class PagedPool:
     """The pool, with no limit. It has the interface of `planner.runtime.memory.bfc.Arena`.
 
     Attributes:
-        piece_bytes: unit of small buffers, which share pages; a device has another one.
+        piece_bytes: unit of small buffers, which share pages of `page_bytes`; a device has others.
         requested: bytes asked for by the buffers in use.
         pages, pages_most: pages in use, now and at the peak.
         _by_longest: heaps of pages by their longest span; an outdated entry stays until it is met.
     """
 
     piece_bytes: int = PIECE_BYTES
+    page_bytes: int = PAGE_BYTES
     requested: int = 0
     pages: int = 0
     pages_most: int = 0
@@ -98,23 +103,23 @@ class PagedPool:
     @property
     def in_use(self) -> int:
         """Bytes of the pages in use."""
-        return self.pages * PAGE_BYTES
+        return self.pages * self.page_bytes
 
     @property
     def held(self) -> int:
         """Bytes of the most pages that were in use."""
-        return self.pages_most * PAGE_BYTES
+        return self.pages_most * self.page_bytes
 
     def allocate(self, size: int) -> Taken:
         """Take a buffer."""
         self.requested += size
-        if size >= PAGE_BYTES:
-            self._grow(_units(size, PAGE_BYTES))
+        if size >= self.page_bytes:
+            self._grow(_units(size, self.page_bytes))
             return Taken(size)
         count = _units(size, self.piece_bytes)
         page = self._first(count)
         if page is None:
-            page = _Shared(next(self._numbers), [(0, PAGE_BYTES // self.piece_bytes)])
+            page = _Shared(next(self._numbers), [(0, self.page_bytes // self.piece_bytes)])
             self._grow(1)
         start = page.take(count)
         self._list(page)
@@ -125,10 +130,10 @@ class PagedPool:
         self.requested -= taken.bytes
         page = taken.shared
         if page is None:
-            self.pages -= _units(taken.bytes, PAGE_BYTES)
+            self.pages -= _units(taken.bytes, self.page_bytes)
             return
         page.put(taken.start, _units(taken.bytes, self.piece_bytes))
-        if page.spans == [(0, PAGE_BYTES // self.piece_bytes)]:
+        if page.spans == [(0, self.page_bytes // self.piece_bytes)]:
             page.spans.clear()
             self.pages -= 1
         self._list(page)
@@ -168,16 +173,29 @@ def pool_bytes(
         host_in_pool: count outputs that are stored on the host as well, as the CPU's pool holds them.
     """
     demand = demand_under_cap(graph, order, threads=threads, host_in_arena=host_in_pool)
-    pool = PagedPool()
-    for size in (*demand.reserved, *small_packed_sizes(graph), *demand.fed):
+    kept = (*demand.reserved, *small_packed_sizes(graph))
+    return _held(graph, order, replace(demand, reserved=kept), PagedPool())
+
+
+def device_pool_bytes(graph: TrainingGraph, order: Sequence[OpId]) -> int:
+    """Return the bytes of the smallest pool on a device in which a step of `order` runs.
+
+    Inputs, initializers and outputs are in it; kernels' workspace, which is not predicted, is not.
+    """
+    pool = PagedPool(piece_bytes=DEVICE_PIECE_BYTES, page_bytes=DEVICE_PAGE_BYTES)
+    return _held(graph, order, device_demand(graph, order), pool)
+
+
+def _held(graph: TrainingGraph, order: Sequence[OpId], demand: Demand, pool: PagedPool) -> int:
+    for size in (*demand.reserved, *demand.fed):
         pool.allocate(size)
     run_step(order, graph, demand, pool)
     return pool.held
 
 
-def in_pages(size: int) -> int:
+def in_pages(size: int, page_bytes: int = PAGE_BYTES) -> int:
     """Round a number of bytes down to whole pages."""
-    return size // PAGE_BYTES * PAGE_BYTES
+    return size // page_bytes * page_bytes
 
 
 def forecast_pool(graph: TrainingGraph, order: Sequence[OpId], *, threads: int) -> ArenaForecast:

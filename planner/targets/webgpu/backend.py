@@ -63,9 +63,9 @@ class WebGpu(Backend):
     ) -> ort.InferenceSession:
         return webgpu_session(model, options, settings)
 
-    def add_to(self, options: ort.SessionOptions) -> None:
+    def add_to(self, options: ort.SessionOptions, settings: Mapping[str, str]) -> None:
         self.check()
-        add_device(options, self.target.options)
+        add_device(options, settings)
 
     def forecast(
         self,
