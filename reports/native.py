@@ -27,18 +27,9 @@ from typing import Literal
 
 import onnxruntime as ort
 
-from planner.graph.model import TrainingGraph
 from planner.graph.schedule import OpId
 from planner.results import OptimizeResult
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.memory.arena import (
-    RECOMMENDED,
-    capped,
-    demand_under_cap,
-    reserved_bytes,
-    simulate,
-)
-from planner.runtime.memory.bfc import ROUNDING, ArenaFullError, round_up
 from planner.runtime.memory.paged import PAGE_BYTES, pool_bytes
 from planner.runtime.options import most_threads
 from planner.runtime.profile import read_profile
@@ -46,6 +37,7 @@ from planner.runtime.swapping import register_for
 from reports.native_page import page
 from reports.planned import feasible
 from reports.shared import FOLDER, ZOO, Row, program, read_rows, write_rows
+from tests.runtime.support import least_cap
 
 RESULT, PAGE = FOLDER / "native.json", FOLDER / "native.md"
 STEPS = 200
@@ -91,16 +83,9 @@ def measured(model: Path, percent: int, swap: Levers, time_limit_s: float, steps
     """Measure one model at a share of its peak."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "planned.onnx"
-        done = feasible(
-            model,
-            f"{percent}%",
-            swap=swap,
-            copies=None if swap == "none" else "overlapped",
-            output=output,
-            force=True,
-            time_limit_s=time_limit_s,
-            verify=False,
-        )
+        copies = None if swap == "none" else "overlapped"
+        made: Row = {"swap": swap, "copies": copies, "output": output, "time_limit_s": time_limit_s}
+        done = feasible(model, f"{percent}%", force=True, verify=False, **made)
         graph, order = done.after.graph, tuple(OpId(op) for op in done.after.timeline.order)
         predicted = pool_bytes(graph, order, threads=most_threads(), host_in_pool=True)
         least, found = _least(model, output, predicted)
@@ -142,53 +127,12 @@ def _is_in_order(done: OptimizeResult, level: int, folder: Path) -> bool:
 
 def _least(model: Path, output: Path, predicted: int) -> tuple[int, Row]:
     """Find the least pool, in whole pages, in which the file runs, and the figures of that run."""
-    low, high = predicted - PAGE_BYTES, predicted
-    step = PAGE_BYTES
-    found = _run(model, output, f"{high}B")
-    while not found:
-        low, high = high, high + step
-        step *= 2
-        found = _run(model, output, f"{high}B")
-    while less := _run(model, output, f"{low}B"):
-        low, high, found = low - step, low, less
-        step *= 2
-    while high - low > PAGE_BYTES:
-        middle = (low + high) // 2 // PAGE_BYTES * PAGE_BYTES
-        if less := _run(model, output, f"{middle}B"):
-            high, found = middle, less
-        else:
-            low = middle
-    return high, found
-
-
-def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
-    """Return the bytes of the smallest arena of one region in which two runs of `order` fit.
-
-    It is at least the peak, workspace and small initializers included, plus rounding and fragmentation in
-    that order. It is found by bisection: the returned bytes are checked to fit.
-    """
-    demand = demand_under_cap(graph, order, threads=threads)
-
-    def fits(cap_bytes: int) -> bool:
-        try:
-            simulate(graph, order, capped(cap_bytes), demand=demand)
-        except ArenaFullError:
-            return False
-        return True
-
-    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
-    low = round_up(max(trace.peak + reserved_bytes(graph), ROUNDING))
-    if fits(low):
-        return low
-    high = low + round_up(low // 16 + 1)
-    while not fits(high):
-        low, high = high, high + 2 * (high - low)
-    while high - low > ROUNDING:
-        middle = round_up((low + high) // 2)
-        if middle >= high:
-            middle = high - ROUNDING
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    least = predicted
+    while not (found := _run(model, output, f"{least}B")):
+        least += PAGE_BYTES
+    while less := _run(model, output, f"{least - PAGE_BYTES}B"):
+        least, found = least - PAGE_BYTES, less
+    return least, found
 
 
 @cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import re
 import sys
 import threading
 from pathlib import Path
@@ -27,6 +26,7 @@ def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
 
     import planner
     from planner import native
+    from planner.running.alone_worker import _bytes as _status
     from planner.running.digest import digest_of
     from planner.runtime.feeds.inputs import make_inputs
 
@@ -105,14 +105,6 @@ def _scratch_bytes(session: Any, feeds: dict[str, Any]) -> int:
     is_over.set()
     thread.join()
     return seen[0] - before
-
-
-def _status(key: str) -> int:
-    """Return the bytes of an entry of this process's status."""
-    text = Path("/proc/self/status").read_text()
-    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
-    assert found is not None, key
-    return 1024 * int(found[1])
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from planner import native
 from planner.processes.children import run_child
 from planner.runtime.options import Opening, buffer_model, cap_arena
 from planner.targets import target_named
-from reports.gpu.graphs import AHEAD, LAYERS, Where, node_events, with_products
-from tests.native.graphs import chain_nodes, failing_chain, load_nodes, loads, sized
+from reports.gpu.graphs import AHEAD, LAYERS, Where, node_events
+from tests.native import graphs
 
 Found = dict[str, Any]
 _LARGE_POOL = 4 << 30
@@ -31,7 +31,7 @@ _OVER = (0, 2, 5, 10, 20, 40)
 
 def load(where: Where) -> Found:
     """Check that the library's nodes run on the device in planned order, without added copies."""
-    wanted = [node.name for node in chain_nodes(LAYERS, where.side, AHEAD)]
+    wanted = [node.name for node in graphs.chain_nodes(LAYERS, where.side, AHEAD)]
     found: Found = {"in_order": {}, "elsewhere": [], "copies_added": 0}
     before = native.counts().copied_views
     with tempfile.TemporaryDirectory() as folder:
@@ -116,12 +116,12 @@ def failed(where: Where) -> Found:
     """Check that after a failed run the next is refused by name, or drained, and bits are right then."""
     side, rounds = where.side, where.many(30, 4)
     plain = where.session(where.chain("none"))
-    swapped = where.session(failing_chain(LAYERS, side, AHEAD))
+    swapped = where.session(graphs.failing_chain(LAYERS, side, AHEAD))
     counted = {"failed": 0, "refused": 0, "wrong": 0}
     for step in range(rounds):
         feeds = where.feeds(step)
-        good = sized(feeds, side)
-        counted["failed"] += "MAYFAIL" in _error(where, swapped, sized(feeds, side, good=False))
+        good, bad = (graphs.sized(feeds, side, good=is_good) for is_good in (True, False))
+        counted["failed"] += "MAYFAIL" in _error(where, swapped, bad)
         if step % 2:
             native.drain()
         else:
@@ -235,8 +235,8 @@ def feeds(where: Where) -> Found:
     weights = {f"w{i}": random.standard_normal(shape, dtype=np.float32) for i in range(LAYERS)}
     weights = {name: array / np.float32(where.side**0.5) for name, array in weights.items()}
     x = {"x": random.standard_normal(shape, dtype=np.float32)}
-    nodes = [load_nodes(LAYERS, load=load) for load in (False, True)]
-    models = [loads(with_products(each, 4), LAYERS, where.side) for each in nodes]
+    nodes = [graphs.load_nodes(LAYERS, load=load) for load in (False, True)]
+    models = [graphs.loads(graphs.with_products(each, 4), LAYERS, where.side) for each in nodes]
     with tempfile.TemporaryDirectory() as folder:
         profiled = {"enable_profiling": True, "profile_file_prefix": str(Path(folder) / "p")}
         plain, loaded = where.session(models[0]), where.session(models[1], **profiled)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnxruntime as ort
-from onnx import NodeProto, helper
 
-from tests.native.graphs import Feeds, chain_feeds, chain_nodes, model_of, options
+from tests.native.graphs import (
+    Feeds,
+    between,
+    chain_feeds,
+    chain_nodes,
+    model_of,
+    options,
+    unwaited,
+    with_products,
+)
 
 LAYERS, AHEAD = 12, 2
 
@@ -55,7 +63,7 @@ class Where:
                 "unwaited": what comes back is read before its copy is waited for, which is wrong.
         """
         nodes = chain_nodes(LAYERS, self.side, AHEAD, swaps=copies != "none")
-        change = {"between": _between, "unwaited": _unwaited}.get(copies)
+        change = {"between": between, "unwaited": unwaited}.get(copies)
         nodes = with_products(change(nodes) if change else nodes, products)
         shape = [self.side, self.side]
         return model_of(nodes, {"x": shape, "w": shape}, {"b0": shape})
@@ -92,49 +100,6 @@ class Where:
             binding.bind_output(output.name, "cpu")
         session.run_with_iobinding(binding)
         return [array.tobytes() for array in binding.copy_outputs_to_cpu()]
-
-
-def with_products(nodes: Sequence[NodeProto], count: int) -> list[NodeProto]:
-    """Repeat each product `count` times, each on the result of the one before."""
-    found: list[NodeProto] = []
-    for node in nodes:
-        for k in range(1, count if node.op_type == "MatMul" else 1):
-            part = f"{node.output[0]}_{k}"
-            found.append(helper.make_node("MatMul", [*node.input], [part], part))
-            node.input[0] = part
-        found.append(node)
-    return found
-
-
-def _between(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Put the copies of a chain on the stream of the operations."""
-    found: list[NodeProto] = []
-    for node in nodes:
-        if node.op_type == "SwapOut":
-            host = "h" + node.output[0][1:]
-            found.append(helper.make_node("MemcpyToHost", [node.input[0]], [host], node.name))
-        elif node.op_type == "SwapInDone":
-            host = "h" + node.output[0][1:]
-            found.append(helper.make_node("MemcpyFromHost", [host], [node.output[0]], node.name))
-        elif not node.op_type.startswith("Swap"):
-            found.append(node)
-    return found
-
-
-def _unwaited(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Move each reader right after the SwapIn that it should wait for, before the copy ends."""
-    back = {node.output[0]: node for node in nodes if node.op_type == "SwapIn"}
-    ends = {node.output[0]: node for node in nodes if node.op_type == "SwapInDone"}
-    found: list[NodeProto] = []
-    for node in nodes:
-        end = next((ends[value] for value in node.input if value in ends), None)
-        if end is not None:
-            (coming,) = end.input
-            node.input[list(node.input).index(end.output[0])] = coming
-            found += [back[coming], node, end]
-        elif node.op_type not in ("SwapIn", "SwapInDone"):
-            found.append(node)
-    return found
 
 
 def node_events(session: ort.InferenceSession) -> list[tuple[str, dict[str, Any]]]:

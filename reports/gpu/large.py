@@ -163,13 +163,12 @@ class _Run:
             force=True,
             **copies,
         )
-        plan, graph, order = result.plan, result.after.graph, result.after.timeline.order
-        on_host = {"threads": most_threads(), "host_in_pool": True}
-        pages_bytes = device_pool_bytes if self.where.cuda else partial(pool_bytes, **on_host)
+        plan, after = result.plan, (result.after.graph, result.after.timeline.order)
+        on_host = partial(pool_bytes, threads=most_threads(), host_in_pool=True)
         found = {
             "budget_bytes": plan.budget_bytes,
             "peak_bytes": [plan.baseline.peak_bytes, plan.planned.peak_bytes],
-            "pages_bytes": pages_bytes(graph, order),
+            "pages_bytes": (device_pool_bytes if self.where.cuda else on_host)(*after),
             "predicted": plan.planned.time_us / plan.baseline.time_us,
             "times": plan.cost_source,
             "swapped": plan.planned.swapped_tensors,
@@ -273,25 +272,21 @@ class _Run:
 
         Its pages beyond those predicted are what a plan has to set aside (`--reserve`).
         """
-        predicted, providers = self._facts["pages_bytes"], None
-        if self.where.cuda:
-            providers = [(CUDA.provider, dict(self.case.provider)), HOST.provider]
+        on_device = [(CUDA.provider, dict(self.case.provider)), HOST.provider]
+        providers = on_device if self.where.cuda else None
         said = _said(
-            lambda: planner.open_session(self._planned, providers=providers, pool="plan"),
+            partial(planner.open_session, self._planned, providers=providers, pool="plan"),
             lambda session: session.run(None, dict(data)),
         )
-        there = native.pool(device=self.where.cuda)
+        there, predicted = native.pool(device=self.where.cuda), self._facts["pages_bytes"]
         if said or there is None:
-            return {"predicted_bytes": predicted, "said": said}
-        beyond = there.pages_most * there.page_bytes - predicted
-        return {"predicted_bytes": predicted, "beyond_bytes": beyond, "pool": asdict(there)}
+            return {"said": said}
+        return {"beyond_bytes": there.pages_most * there.page_bytes - predicted, **asdict(there)}
 
     def _in_pool(self, path: Path, room_bytes: int, data: Mapping[str, np.ndarray]) -> str:
         """Return the error of a run in a pool of the given bytes; "" if it runs."""
-        return _said(
-            lambda: self._session(path, room_bytes),
-            lambda session: self._run_in_place(session, data),
-        )
+        opened = partial(self._session, path, room_bytes)
+        return _said(opened, lambda session: self._run_in_place(session, data))
 
     def _run_in_place(self, session: ort.InferenceSession, data: Mapping[str, np.ndarray]) -> None:
         """Run with inputs where the session reads them, and outputs in its own memory."""

@@ -7,7 +7,9 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+from planner.running.alone_worker import _bytes
+
+_CLEAR = Path("/proc/self/clear_refs")
 
 
 def growth(call: Callable[[], object]) -> int | None:
@@ -17,14 +19,8 @@ def growth(call: Callable[[], object]) -> int | None:
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         _CLEAR.write_text("5")  # restart the high-water mark
-        before = _field("VmRSS")
+        before = _bytes("VmRSS")
         call()
-        return max(0, _field("VmHWM") - before)
+        return max(0, _bytes("VmHWM") - before)
     except (OSError, AttributeError):
         return None
-
-
-def _field(name: str) -> int:
-    lines = _STATUS.read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(f"{name}:"))
-    return int(line.split()[1]) * 1024

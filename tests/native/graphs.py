@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 from onnx import NodeProto, TensorProto, helper
 
@@ -272,3 +273,64 @@ def child(script: str, *arguments: str | Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def with_products(nodes: Sequence[NodeProto], count: int) -> list[NodeProto]:
+    """Each product `count` times, each on the result of the one before."""
+    found: list[NodeProto] = []
+    for node in nodes:
+        for k in range(1, count if node.op_type == "MatMul" else 1):
+            part = f"{node.output[0]}_{k}"
+            found.append(helper.make_node("MatMul", [*node.input], [part], part))
+            node.input[0] = part
+        found.append(node)
+    return found
+
+
+def between(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """The copies of a chain on the stream of the operations."""
+    found: list[NodeProto] = []
+    for node in nodes:
+        if node.op_type == "SwapOut":
+            host = "h" + node.output[0][1:]
+            found.append(helper.make_node("MemcpyToHost", [node.input[0]], [host], node.name))
+        elif node.op_type == "SwapInDone":
+            host = "h" + node.output[0][1:]
+            found.append(helper.make_node("MemcpyFromHost", [host], [node.output[0]], node.name))
+        elif not node.op_type.startswith("Swap"):
+            found.append(node)
+    return found
+
+
+def unwaited(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """Each reader right after the SwapIn that it should wait for, before the copy ends."""
+    back = {node.output[0]: node for node in nodes if node.op_type == "SwapIn"}
+    ends = {node.output[0]: node for node in nodes if node.op_type == "SwapInDone"}
+    found: list[NodeProto] = []
+    for node in nodes:
+        end = next((ends[value] for value in node.input if value in ends), None)
+        if end is not None:
+            (coming,) = end.input
+            node.input[list(node.input).index(end.output[0])] = coming
+            found += [back[coming], node, end]
+        elif node.op_type not in ("SwapIn", "SwapInDone"):
+            found.append(node)
+    return found
+
+
+def long_chain(layers: int, mib: int) -> onnx.ModelProto:
+    """Layers of so many MiB that add one, and as many that read what these gave, the last first."""
+    dims = f"float[{mib}, {2**18}]"
+    nodes = [f"h{i + 1} = Add(h{i}, one)" for i in range(layers)]
+    behind = {i: f"g{i + 1}" for i in range(layers)}
+    nodes += [f"g{i} = Sub(h{i}, {behind.get(i, 'one')})" for i in range(layers, 0, -1)]
+    head = f'<ir_version: 9, opset_import: ["" : 17]> g ({dims} h0) => ({dims} g1)'
+    return onnx.parser.parse_model(f"{head} <float one = {{1.0}}> {{ {' '.join(nodes)} }}")
+
+
+def of_long_chain(layers: int, fed: float) -> float:
+    """What every element of its result is, where every element that it is fed is the same."""
+    found = 1.0
+    for i in range(layers, 0, -1):
+        found = fed + i - found
+    return found

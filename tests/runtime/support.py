@@ -12,8 +12,14 @@ import onnx_ir as ir
 from planner.graph.model import OpId, TrainingGraph
 from planner.onnxio.load import load_model
 from planner.pipeline.prepare.graphs import analysed_graph
-from planner.runtime.memory.arena import capped, demand_under_cap, simulate
-from planner.runtime.memory.bfc import ArenaFullError
+from planner.runtime.memory.arena import (
+    RECOMMENDED,
+    capped,
+    demand_under_cap,
+    reserved_bytes,
+    simulate,
+)
+from planner.runtime.memory.bfc import ROUNDING, ArenaFullError, round_up
 
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
 
@@ -137,3 +143,33 @@ def chain_with_gradients(*, leaves_reversed: bool, length: int = 8, size: int = 
     nodes = [*forward, *backward, *(n for pair in leaves for n in pair)]
     outputs = sorted((leaf.outputs[0] for _, leaf in leaves), key=lambda v: str(v.name))
     return model_of([x], outputs, nodes)
+
+
+def least_cap(graph: TrainingGraph, order: Sequence[OpId], *, threads: int = 1) -> int:
+    """Return the bytes of the smallest arena of one region in which two runs of `order` fit.
+
+    It is at least the peak, workspace and small initializers included, plus rounding and fragmentation in
+    that order. It is found by bisection: the returned bytes are checked to fit.
+    """
+    demand = demand_under_cap(graph, order, threads=threads)
+
+    def fits(cap_bytes: int) -> bool:
+        try:
+            simulate(graph, order, capped(cap_bytes), demand=demand)
+        except ArenaFullError:
+            return False
+        return True
+
+    (trace,) = simulate(graph, order, RECOMMENDED, runs=1, threads=threads)
+    low = round_up(max(trace.peak + reserved_bytes(graph), ROUNDING))
+    if fits(low):
+        return low
+    high = low + round_up(low // 16 + 1)
+    while not fits(high):
+        low, high = high, high + 2 * (high - low)
+    while high - low > ROUNDING:
+        middle = round_up((low + high) // 2)
+        if middle >= high:
+            middle = high - ROUNDING
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

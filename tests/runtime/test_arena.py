@@ -23,8 +23,7 @@ from planner.runtime.memory.arena import (
 )
 from planner.runtime.options import Opening
 from planner.runtime.profiled import profile
-from reports.native import least_cap
-from tests.runtime.support import chain_with_gradients, fits, random_model, save
+from tests.runtime.support import chain_with_gradients, fits, least_cap, random_model, save
 
 _QUICK = settings(
     max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
