@@ -31,8 +31,8 @@ only and both; swaps run beside the operations, and so do copies of what lives o
 - *in order*: of ONNX Runtime's levels of optimization, those at which the nodes run in the planned
   order.
 
-[races.md](races.md), by `python -m tests.native`, has random streams of swaps in such pools, counted: none has
-a wrong byte or a race, and each wait that is left out is found.
+[races.md](races.md), by `python -m tests.native`, has random streams of swaps in such pools, counted:
+none has a wrong byte or a race, and each wait that is left out is found.
 
 """
 
