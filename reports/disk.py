@@ -159,7 +159,8 @@ def _cached_bytes() -> int:
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as view:
             there = (ctypes.c_ubyte * (len(view) // mmap.PAGESIZE))()
             at = ctypes.addressof(ctypes.c_char.from_buffer(view))
-            assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(at), len(view), there)
+            size = ctypes.c_size_t(len(view))
+            assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(at), size, there)
             found += mmap.PAGESIZE * sum(page & 1 for page in there)
     return found
 
