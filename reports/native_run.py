@@ -26,13 +26,13 @@ def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
 
     import planner
     from planner import native
-    from planner.running.alone_worker import _bytes as _status
+    from planner.running.alone_worker import status_bytes
     from planner.running.digest import digest_of
     from planner.runtime.feeds.inputs import make_inputs
 
     native.library()
     feeds = make_inputs(Path(original), seed=0)[0]
-    before, code_before = _status("VmRSS"), _status("RssFile")
+    before, code_before = status_bytes("VmRSS"), status_bytes("RssFile")
     Path("/proc/self/clear_refs").write_text("5")  # restart the high-water mark
     digests: list[list[str]] = []
     try:
@@ -40,7 +40,7 @@ def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
             session = ort.InferenceSession(file)
         else:
             session = planner.open_session(file, pool=None if way == "file" else way)
-        created = _status("VmRSS") - before - (_status("RssFile") - code_before)
+        created = status_bytes("VmRSS") - before - (status_bytes("RssFile") - code_before)
         for step in range(steps):
             if inputs == "same":
                 ort.InferenceSession.run(session, None, feeds)  # without copies for the caller
@@ -55,7 +55,7 @@ def main(original: str, file: str, way: str, steps: int, inputs: str) -> int:
             raise
         print(error, file=sys.stderr)
         return 3
-    grown, code = _status("VmHWM") - before, _status("RssFile") - code_before
+    grown, code = status_bytes("VmHWM") - before, status_bytes("RssFile") - code_before
     counts, pool = native.counts(), native.pool()
     answer = {
         "grown_bytes": grown,

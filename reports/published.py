@@ -134,8 +134,7 @@ def page(rows: dict[str, Row]) -> str:
         ),
         "",
         f"Recompute and order, {LIMIT_S:.0f} s of work a search (`--reproducible`): the predicted step "
-        "by the original's at a share of the peak in ONNX Runtime's order, and the seconds from start to "
-        "end.",
+        "by the original's at a share of the peak in ONNX Runtime's order, and the seconds it took.",
         "",
         *table(
             ("network", "batch", *(f"{share}%" for share in SHARES)),

@@ -53,7 +53,7 @@ class Trained:
         from models.recipes import RECIPES
         from planner.export.initial import initial_specs
         from planner.export.inputs import draw_inputs
-        from planner.running.alone_worker import _bytes, _put_back
+        from planner.running.alone_worker import _put_back, status_bytes
 
         recipe, budget, size = ROWS[name]
         made = RECIPES[recipe].step(RECIPES[recipe].sized(**size))
@@ -63,7 +63,7 @@ class Trained:
         self.module.load_state_dict(state, strict=False)
         x, y = (torch.from_numpy(array) for array in draw_inputs(made.inputs).values())
         self.optimizer = torch.optim.AdamW(self.module.parameters(), 1e-3)
-        self.torch, self._now = str(torch.__version__), _bytes
+        self.torch, self._now = str(torch.__version__), status_bytes
         self._before = _put_back()
         start = time.process_time()
         if way == PLANNED:
@@ -74,7 +74,8 @@ class Trained:
         else:
             self.loss_of = lambda: made.loss(self.module(x), y)
         self.made_s = time.process_time() - start
-        self.bytes = {"made": _bytes("VmHWM") - self._before, "ready": _put_back() - self._before}
+        made = status_bytes("VmHWM") - self._before
+        self.bytes = {"made": made, "ready": _put_back() - self._before}
 
     def step(self) -> Row:
         """Run one step; return its times with backward and without the optimizer, and its loss."""

@@ -54,7 +54,7 @@ def _answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             continue
         # the previous run's results are still held, as in a training loop
         results = run_arrays(session, inputs)
-        answer["grown_bytes"].append(max(0, _bytes("VmHWM") - before))
+        answer["grown_bytes"].append(max(0, status_bytes("VmHWM") - before))
         arrays = [np.asarray(array) for array in results]
         answer["results_bytes"] = sum(array.nbytes for array in arrays)
         found = {n: digest_of(a) for n, a in zip(names, arrays, strict=True)}
@@ -95,11 +95,12 @@ def _put_back() -> int:
     try:
         _PUT_BACK.write_text("5")
     except OSError:
-        return _bytes("VmHWM")  # without a reset, only growth above the session's creation counts
-    return _bytes("VmRSS")
+        # without a reset, only growth above the session's creation counts
+        return status_bytes("VmHWM")
+    return status_bytes("VmRSS")
 
 
-def _bytes(key: str) -> int:
+def status_bytes(key: str) -> int:
     """Return a memory figure of this process in bytes; 0 where the system has none."""
     return proc_bytes(_STATUS, key) or 0
 

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
-from planner.running.alone_worker import _bytes
+from planner.running.alone_worker import status_bytes
 
 _CLEAR = Path("/proc/self/clear_refs")
 
@@ -19,8 +19,8 @@ def growth(call: Callable[[], object]) -> int | None:
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         _CLEAR.write_text("5")  # restart the high-water mark
-        before = _bytes("VmRSS")
+        before = status_bytes("VmRSS")
         call()
-        return max(0, _bytes("VmHWM") - before)
+        return max(0, status_bytes("VmHWM") - before)
     except (OSError, AttributeError):
         return None

@@ -187,13 +187,13 @@ import onnxruntime
 from pathlib import Path
 from planner.native import counts
 from planner.runtime.feeds.inputs import make_inputs
-from planner.running.alone_worker import _bytes, _put_back
+from planner.running.alone_worker import status_bytes, _put_back
 feeds, _ = make_inputs(Path({str(made.model_path)!r}), seed=0)
 session = onnxruntime.InferenceSession({str(made.output_path)!r})
 before = _put_back()
 for _ in range(3):
     session.run(["loss"], feeds)
-print(max(0, _bytes("VmHWM") - before), counts().file_bytes, counts().staging_bytes)
+print(max(0, status_bytes("VmHWM") - before), counts().file_bytes, counts().staging_bytes)
 """
     )
     command = [sys.executable, "-m", "planner", "run", "--disk", str(tmp_path), str(script)]

@@ -100,6 +100,7 @@ def base_orders(
         if room_bytes is not None:
             within = int(POLICY.tight * room_bytes)
             near = tuple(min_peak_order(problem, starts[_FILE], within=within)[0])
+            # no comma: a start of its own, whose turn comes early
             found.setdefault(near, f"{_FILE} outputs late")
         look_at(found)
     if is_large or is_roomy:  # bounding each and formulating its problem take as long again

@@ -125,7 +125,7 @@ def base_op_at(candidate: Candidate, action: int) -> int:
 def overflow_instant(evaluator: Evaluator, candidate: Candidate, instants: list[int]) -> int | None:
     """Return the base operation with the largest overflow that is not an instant yet."""
     capacity = evaluator.problem.capacity_bytes
-    worst = stage_peaks(candidate)
+    worst = _stage_peaks(candidate)
     for op in sorted(worst, key=lambda op: -worst[op]):
         if worst[op] > capacity and op not in instants:
             return op
@@ -136,7 +136,7 @@ def overflow_instant(evaluator: Evaluator, candidate: Candidate, instants: list[
     return None
 
 
-def stage_peaks(candidate: Candidate) -> dict[int, int]:
+def _stage_peaks(candidate: Candidate) -> dict[int, int]:
     """Return the most live bytes in the stage of each base operation."""
     live = candidate.replay.live_bytes
     worst: dict[int, int] = {}
