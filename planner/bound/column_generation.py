@@ -35,6 +35,7 @@ from planner import clock
 from planner.bound.lp import INFEASIBLE, LpSolution
 from planner.bound.network import UNITS, Column, Instant, Multipliers, Network, instant_at
 from planner.plan.problem import Problem
+from planner.processes.interrupt import interruptibly
 
 _CLOSE, _CLOSE_TILTED = (1e-6, 2e-4), (1e-9, 1e-9)
 """The prices are good enough within these shares of the base duration and of the value."""
@@ -225,7 +226,9 @@ class _Master:
             self._add_copies()
         self.columns: list[Column] = []
         self._weights: list[mathopt.Variable] = []
-        self._solver = mathopt.IncrementalSolver(model, mathopt.SolverType.GLOP)
+        self._solver = interruptibly(
+            lambda: mathopt.IncrementalSolver(model, mathopt.SolverType.GLOP)
+        )
         self._result: mathopt.SolveResult | None = None
 
     def insist(self) -> bool:
@@ -319,7 +322,7 @@ class _Master:
         clock.spend(clock.COLUMN_S * len(self.columns))
         for solve in (self._solver.solve, self._from_nothing):
             try:
-                result = solve()
+                result = interruptibly(solve)
             except (RuntimeError, AttributeError):  # "ABNORMAL"; MathOpt fails to say so
                 continue
             if result.termination.reason is mathopt.TerminationReason.OPTIMAL:

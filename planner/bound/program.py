@@ -109,10 +109,13 @@ class LinearProgram:
         return clock.PIVOT_S * (len(self.coefficient) + len(self.upper) + len(self.cost))
 
     def _solved(self, params: mathopt.SolveParameters) -> Answer:
-        model, glop = mathopt.Model.from_model_proto(self._proto()), mathopt.SolverType.GLOP
-        found = interruptibly(
-            lambda: mathopt.solve(model, glop, params=params, model_params=_WANTED)
-        )
+        glop, proto = mathopt.SolverType.GLOP, self._proto()
+
+        def solve() -> mathopt.SolveResult:
+            model = mathopt.Model.from_model_proto(proto)
+            return mathopt.solve(model, glop, params=params, model_params=_WANTED)
+
+        found = interruptibly(solve)
         clock.spend(self._pivot_s * found.solve_stats.simplex_iterations)
         reason = found.termination.reason
         answer = Answer(

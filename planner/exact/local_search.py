@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
@@ -32,6 +31,7 @@ from planner.plan.stages import (
     base_plan,
     stage_schedule,
 )
+from planner.processes.interrupt import interruptibly
 from planner.search.state import SearchSettings
 from planner.simulate.simulate import simulate
 
@@ -56,19 +56,11 @@ def new_solver(*, seed: int, time_limit_s: float) -> cp_model.CpSolver:
     return solver
 
 
-def solve_interruptibly(
-    solver: cp_model.CpSolver, model: cp_model.CpModel
-) -> cp_model.CpSolverStatus:
-    """Solve on a separate thread, so that Ctrl-C reaches Python at once."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        future = pool.submit(solver.solve, model)
-        try:
-            status = future.result()
-            clock.spend(clock.SOLVER_S * solver.response_proto.deterministic_time)
-            return status
-        except BaseException:
-            solver.stop_search()
-            raise
+def solved(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+    """Solve; Ctrl-C ends it at once."""
+    status = interruptibly(lambda: solver.solve(model), stop=solver.stop_search)
+    clock.spend(clock.SOLVER_S * solver.response_proto.deterministic_time)
+    return status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +172,7 @@ class _LocalSearch:
             part = self._part(deadline)
             if part is None:
                 return
-            status = solve_interruptibly(part.solver, part.model.cp)
+            status = solved(part.solver, part.model.cp)
             self.rounds += 1
             if self._take(part, status) and not self.excess:
                 watch.on_plan(actions_of(self.problem, self.plan))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.random import default_rng
 
 from planner import clock
 from planner.bound.instants import min_peak_bound
@@ -205,7 +206,7 @@ class _CapacitySearch:
 
         Ends at the deadline, or after too many misses in a row.
         """
-        draw = np.random.default_rng(0)
+        draw = default_rng(0)
         precision, most = LEAST_PEAK.precision, LEAST_PEAK.max_misses
         misses = 0 if self.problem.allow_recompute else most
         while misses < most and clock.now() < self.deadline:

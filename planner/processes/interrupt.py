@@ -9,10 +9,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def interruptibly(work: Callable[[], T]) -> T:
+def interruptibly(work: Callable[[], T], *, stop: Callable[[], None] | None = None) -> T:
     """Run `work` on a thread of its own and wait for it: Ctrl-C reaches Python at once.
 
-    After Ctrl-C, the thread runs on to its time limit, and does not keep the process alive.
+    Native code that calls back into Python may lose the KeyboardInterrupt that is raised there (MathOpt
+    does, while it converts messages); on another thread, none is raised.
+
+    Args:
+        stop: ends the work early, which is waited for. Without it, after Ctrl-C, the thread runs on to
+            its time limit, and does not keep the process alive.
     """
     result: list[T] = []
     failure: list[BaseException] = []
@@ -24,9 +29,15 @@ def interruptibly(work: Callable[[], T]) -> T:
             failure.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(timeout=0.2)
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(timeout=0.2)
+    except BaseException:
+        while stop is not None and thread.is_alive():
+            stop()
+            thread.join(timeout=0.2)
+        raise
     if failure:
         raise failure[0]
     return result[0]

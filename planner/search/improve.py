@@ -17,6 +17,7 @@ from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import default_rng
 
 from planner import clock
 from planner.plan.candidate import Candidate
@@ -127,7 +128,7 @@ class Improver:
         heat = Heat(cost_us=search.time_us, best_us=search.time_us)
         heat.price_us_per_byte = _PRICE * extra / saved
         best, done = search.plan.copy(), 0
-        rng = np.random.default_rng(seed)
+        rng = default_rng(seed)
         while done < iterations and not self.out_of_time():
             share = done / iterations
             chunk = min(iterations - done, search.per_slice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -189,3 +190,39 @@ def test_a_plan_is_found_where_few_of_many_bytes_are_too_many(held: int) -> None
         assert solution is not None
         assert solution.feasible
         assert solution.extra_us == pytest.approx(1.0)
+
+
+def test_no_interrupt_is_lost_in_the_solver():
+    """Code that native code calls may lose the exception that a signal's handler raises there."""
+    layers, last = 8, 15
+    ops, tensors = [], []
+    for k in range(last + 1):
+        inputs = {k - 1, last - k - 1} if k >= layers else {k - 1}
+        ops.append(
+            PlanOp(
+                name=f"op{k}", duration_us=1.0, inputs=tuple(sorted(inputs - {-1})), outputs=(k,)
+            )
+        )
+        uses = tuple(sorted({k + 1, last - k - 1})) if k < layers - 1 else (k + 1,)
+        tensors.append(PlanTensor(name=f"t{k}", bytes=8, producer=k, uses=uses if k < last else ()))
+    problem = Problem(
+        name="chain", ops=tuple(ops), tensors=tuple(tensors), fixed_bytes=0, capacity_bytes=1 << 40
+    )
+    problem = between(problem, 0.3)
+    raised: list[int] = []
+
+    def interrupted(number: int, _frame: object) -> None:
+        raised.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        for k in range(100):
+            raised.clear()
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + 1e-4 * k)
+            with pytest.raises(KeyboardInterrupt):
+                while not raised:
+                    all_instants(problem).solve(time_limit_s=30)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
