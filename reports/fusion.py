@@ -6,9 +6,9 @@
 
 Each is planned for the CPU on the graph that ONNX Runtime's optimizers leave; that graph and the fused
 one, exact and not, then run warm and in turns in one process. Of the step there is the ratio of wall
-times (medians) and of processor times (least of all runs), which other work on the machine disturbs
-less. Predicted: bytes that are read and written outside of matrix products and convolutions, and the
-least peak that a short search finds. Rows go to `reports/fusion.json`, the page to `reports/fusion.md`.
+times (medians) and of processor times (least of all runs), which other work disturbs less; bytes that are
+read and written outside of matrix products and convolutions, predicted and counted in a profile;
+and the least peak that a short search finds. Rows go to `fusion.json`, the page to `fusion.md`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from planner.runtime.feeds.inputs import make_inputs
 from planner.runtime.machine import BUSY, waited_s, waited_share
 from planner.runtime.options import default_threads, hold_no_more
 from planner.units import format_bytes, format_percent
-from reports.shared import FOLDER, ZOO, Row, line, program, read_rows, write_rows
+from reports.shared import FOLDER, ZOO, Row, program, read_rows, table, write_rows
 
 RESULT, PAGE = FOLDER / "fusion.json", FOLDER / "fusion.md"
 MODES: tuple[FuseMode, ...] = ("exact", "auto")
@@ -73,12 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(model: Path) -> Row:
     """Measure one model."""
     prepared = _prepared(model)
-    row: Row = {"operations": len(prepared.graph.operations)} | _facts(prepared)
     feeds, _ = make_inputs(model, 0, prepared.loaded.dims, None)
+    row: Row = {"operations": len(prepared.graph.operations)} | _facts(prepared, feeds)
     for mode in MODES:
         made = fused(prepared, mode)
         if made is not None:
-            row[mode] = _facts(made) | {"nodes": fused_nodes(made)} | _timed(prepared, made, feeds)
+            facts = _facts(made, feeds) | {"nodes": fused_nodes(made)}
+            row[mode] = facts | _timed(prepared, made, feeds)
     return row
 
 
@@ -137,18 +138,30 @@ def _prepared(model: Path) -> Prepared:
     )
 
 
-def _facts(prepared: Prepared) -> Row:
-    """Return the predictions: bytes moved, and the least peak."""
+def _facts(prepared: Prepared, feeds: dict[str, Any]) -> Row:
+    """Return the bytes moved, predicted and counted, and the predicted least peak."""
     with clock.counting():  # the same on a busy machine
         orders = base_orders(prepared, time_limit_s=_SEARCH_S)
         least = least_found_peak(prepared, settings_of(prepared), orders, time_limit_s=_SEARCH_S)
-    work = [work_of(prepared.graph, op) for op in prepared.graph.operations]
+    work = {op.name: work_of(prepared.graph, op) for op in prepared.graph.operations}
+    # that operations other than products and convolutions read and write in a step
+    moved = {name: one.bytes for name, one in work.items() if one.unit is not Unit.MATRIX}
     return {
-        # that operations other than products and convolutions read and write in a step
-        "moved_bytes": sum(one.bytes for one in work if one.unit is not Unit.MATRIX),
+        "moved_bytes": sum(moved.values()),
+        "counted_bytes": _counted(prepared, feeds, {name for name in moved if moved[name]}),
         "least_peak_bytes": min(least, prepared.baseline.peak_bytes),
-        "predicted_us": sum(prepared.duration_us),
     }
+
+
+def _counted(prepared: Prepared, feeds: dict[str, Any], nodes: Set[str]) -> int:
+    """Return the bytes of what nodes read and write in a run, by ONNX Runtime's profile."""
+    with tempfile.TemporaryDirectory() as folder:
+        session = _session(prepared, Path(folder) / "model.onnx", profiled=True)
+        session.run(None, feeds)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    kernels = (e for e in events if e["name"].removesuffix("_kernel_time") in nodes)
+    sizes = ("parameter_size", "activation_size", "output_size")
+    return sum(int(event["args"].get(size, 0)) for event in kernels for size in sizes)
 
 
 def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
@@ -164,20 +177,15 @@ def _timed(plain: Prepared, made: Prepared, feeds: dict[str, Any]) -> Row:
         "same": int(same),
         "wall": statistics.median(wall[1]) / statistics.median(wall[0]),
         "processor": min(processor[1]) / min(processor[0]),
-        "runs": len(wall[0]),
         "busy": busy if busy > BUSY else 0.0,
     }
 
 
-Times = tuple[list[float], list[float]]
-
-
 def _in_turns(
     sessions: Sequence[ort.InferenceSession], feeds: dict[str, Any], limit_s: float
-) -> tuple[Times, Times]:
+) -> tuple[list[list[float]], list[list[float]]]:
     """Return each session's wall times, and its processor times, without the first runs."""
-    wall: Times = ([], [])
-    processor: Times = ([], [])
+    wall, processor = [[], []], [[], []]
     began = time.perf_counter()
     for index in range(_WARM_UPS + _MOST_RUNS):
         for which in (0, 1) if index % 2 else (1, 0):
@@ -196,10 +204,11 @@ def _sessions(*prepared: Prepared) -> list[ort.InferenceSession]:
         return [_session(one, Path(folder) / f"{i}.onnx") for i, one in enumerate(prepared)]
 
 
-def _session(prepared: Prepared, path: Path) -> ort.InferenceSession:
+def _session(prepared: Prepared, path: Path, *, profiled: bool = False) -> ort.InferenceSession:
     ir.save(prepared.model, path)
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.enable_profiling, options.profile_file_prefix = profiled, str(path)
     hold_no_more(options)
     options.intra_op_num_threads = default_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -212,32 +221,32 @@ def page(rows: dict[str, Row]) -> str:
     layers: Row = rows.get("layers", {})
     rows = {name: row for name, row in rows.items() if name != "layers"}
     busy = max((row[m]["busy"] for row in rows.values() for m in MODES if m in row), default=0.0)
-    said = (
-        f"**The machine was busy while steps were timed**: threads waited for a core for up to "
-        f"{format_percent(busy)} of the time. Ratios of processor times are the ones to read."
-        if busy
-        else "Nothing else kept a core busy while steps were timed."
-    )
-    head = (
-        "| model | fused | operations -> nodes | moved outside of products | least peak | step, "
-        "processor time | step, wall time | outputs with the same bits |\n"
-        "|---|---|---:|---:|---:|---:|---:|---:|\n"
-    )
-    lines = [_line(name, mode, row) for name, row in rows.items() for mode in MODES if mode in row]
+    said = "Nothing else kept a core busy while steps were timed."
+    if busy:
+        said = f"**Threads waited for a core for up to {format_percent(busy)} of the time**: ratios of "
+        said += "processor times are the ones to read."
+    columns = ["model", "fused", "operations -> nodes", "moved outside of products", "counted"]
+    columns += [
+        "least peak",
+        "step, processor time",
+        "step, wall time",
+        "outputs with the same bits",
+    ]
+    lines = [_cells(name, m, row) for name, row in rows.items() for m in MODES if m in row]
     return f"""# Fused operations on the CPU
 
 From `python -m reports.fusion`, on onnxruntime {ort.__version__}, {default_threads()} threads. A row is
 one graph as ONNX Runtime's optimizers leave it, and the same with element operations fused (`--fuse`).
 Times are fused / unfused, both warm, in turns in one process. Bytes that are moved outside of matrix
 products and convolutions, and the least peak that a search of some seconds finds with recompute and
-order, are predicted: unfused -> fused. {said}
+order, are predicted: unfused -> fused. Counted: the same bytes in ONNX Runtime's profile. {said}
 
-{head}{chr(10).join(lines)}
+{chr(10).join(table(columns, lines))}
 
-`exact` fuses what keeps every bit; `auto` adds exponentials, error functions and sums over rows, which
-differ in rounding. `planner optimize --fuse` prices fused nodes by what they take on the machine, and
-plans without them where that is predicted to take less time, or fits alone. A group whose node is
-measured to take longer than its operations stays as it is there; here all are fused.
+`exact` fuses what keeps every bit; `auto` adds what differs in rounding. `planner optimize --fuse` prices
+fused nodes by what they take on the machine, and plans without them where that is predicted to take less
+time, or fits alone. A group whose node is measured to take longer than its operations stays as it is
+there; here all are fused.
 {_layers(layers)}"""
 
 
@@ -245,45 +254,36 @@ def _layers(layers: Row) -> str:
     """Return the table of single convolutions."""
     if not layers:
         return ""
-    shown = [
-        line(
-            name,
-            ", ".join(row["nodes"]),
-            f"{row['plain_us'] / 1000:.2f}",
-            f"{row['fused_us'] / 1000:.2f}",
-            f"{row['fused_us'] / row['plain_us']:.3f}",
+    shown: list[tuple[object, ...]] = []
+    for name, row in layers.items():
+        times = row["plain_us"] / 1000, row["fused_us"] / 1000, row["fused_us"] / row["plain_us"]
+        shown.append(
+            (name, ", ".join(row["nodes"]), *"{:.2f} {:.2f} {:.3f}".format(*times).split())
         )
-        for name, row in layers.items()
-    ]
+    columns = ("layer", "nodes of ours", "ms", "fused, ms", "ratio")
     return f"""
 ## Convolutions
 
 From `python -m reports.fusion --layers`: a convolution and the gradient of its kernel, as PyTorch's
 Conv2d is exported; the least of {_MOST_RUNS} runs in turns, without and with `--fuse auto`.
 
-| layer | nodes of ours | ms | fused, ms | ratio |
-|---|---|---:|---:|---:|
-{chr(10).join(shown)}
+{chr(10).join(table(columns, shown))}
 """
 
 
-def _line(name: str, mode: str, row: Row) -> str:
+def _cells(name: str, mode: str, row: Row) -> tuple[str, ...]:
     one = row[mode]
 
     def from_to(key: str) -> str:
+        if key not in one:
+            return ""
         share = format_percent(one[key] / row[key] - 1)
         return f"{format_bytes(row[key])} -> {format_bytes(one[key])} ({share})"
 
-    return line(
-        name,
-        mode,
-        f"{row['operations']:,}, {one['nodes']:,} nodes fused",
-        from_to("moved_bytes"),
-        from_to("least_peak_bytes"),
-        f"{one['processor']:.3f}",
-        f"{one['wall']:.3f}",
-        f"{one['same']} of {one['outputs']}",
-    )
+    nodes = f"{row['operations']:,}, {one['nodes']:,} nodes fused"
+    found = map(from_to, ("moved_bytes", "counted_bytes", "least_peak_bytes"))
+    times = (f"{one[key]:.3f}" for key in ("processor", "wall"))
+    return name, mode, nodes, *found, *times, f"{one['same']} of {one['outputs']}"
 
 
 if __name__ == "__main__":
