@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.fuse.groups import Group, GroupSearch, joined
 from planner.fuse.program import outside
-from planner.graph.model import OpId, TensorId
+from planner.graph.model import OpId, Tensor, TensorId
 
 MOST_AGAIN = 16
 """The most operations that a group recomputes."""
@@ -108,19 +108,23 @@ def _broadcasts(ground: GroupSearch, group: Group) -> bool:
 
 def outputs_of(
     ground: GroupSearch, groups: Sequence[Group], fused: Set[OpId]
-) -> list[tuple[OpId, ...]]:
-    """Return for each group its operations whose results others read, or the caller.
+) -> list[tuple[TensorId, ...]]:
+    """Return for each group its results that others read, or the caller.
 
     Args:
         fused: operations of all groups, including those that nobody needs any more.
     """
     needed = {t for group in groups for t in outside(ground, group)}
 
-    def is_left(op: OpId) -> bool:
-        made = ground.made(op)
-        return made.is_output or made.id in needed or any(c not in fused for c in made.consumers)
+    def is_left(tensor: Tensor) -> bool:
+        is_needed = tensor.is_output or tensor.id in needed
+        return is_needed or any(c not in fused for c in tensor.consumers)
 
-    return [tuple(op for op in group.operations if is_left(op)) for group in groups]
+    graph = ground.graph
+    made = [
+        [t for op in group.operations for t in graph.operations[op].outputs] for group in groups
+    ]
+    return [tuple(t for t in each if is_left(graph.tensors[t])) for each in made]
 
 
 def _live(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
@@ -129,23 +133,22 @@ def _live(ground: GroupSearch, groups: Sequence[Group]) -> list[Group]:
     now = list(groups)
     while True:
         roots = outputs_of(ground, now, fused)
-        after = [_with_live(ground, g, op) for g, op in zip(now, roots, strict=True)]
+        after = [_with_live(ground, g, made) for g, made in zip(now, roots, strict=True)]
         if after == now:
             return after
         now = after
 
 
-def _with_live(ground: GroupSearch, group: Group, outputs: Sequence[OpId]) -> Group:
+def _with_live(ground: GroupSearch, group: Group, outputs: Sequence[TensorId]) -> Group:
     """Return a group with only the operations that its outputs need."""
     members = {*group.operations, *group.again}
     live: set[OpId] = set()
     stack = list(outputs)
     while stack:
-        op = stack.pop()
-        live.add(op)
-        read = ground.read(ground.graph.operations[op])
-        made = (ground.graph.tensors[t].producer for t in read)
-        stack += [p for p in made if p is not None and p in members and p not in live]
+        op = ground.graph.tensors[stack.pop()].producer
+        if op is not None and op in members and op not in live:
+            live.add(op)
+            stack += ground.read(ground.graph.operations[op])
     return replace(
         group,
         operations=tuple(op for op in group.operations if op in live),

@@ -3,7 +3,8 @@
 A space is a shape. In a group with reductions, the last axes make a row, and values of one element
 per row belong to the space too. Two groups are merged where one reads the other, and no path leads
 out of the first and back into the second. The graph of groups then has no cycle, and each group can
-be one node.
+be one node. First merged are groups that then keep a full value to themselves, and behind these, groups
+that save each other a read; from the last reader on, so that what gradients alone need is computed there.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class GroupSearch:
 
     Attributes:
         constants: initializers of one element that a program may have as constants, in its notation.
-        axes: number of last axes over which each fusible reduction goes; they stay with size 1.
+        axes: number of last axes over which each fusible reduction or normalization goes; those of a
+            reduction stay with size 1.
         only_exact: whether operators whose bits may differ are left alone.
         kernels: fused kernels of the target where the model runs.
     """
@@ -94,7 +96,7 @@ class GroupSearch:
     def row(self, op: Operation) -> Row | None:
         """Return the row of an operation that may be fused; None for any other."""
         row = row_of(op.op_type, op.domain)
-        if row is None or len(op.outputs) != 1:
+        if row is None:
             return None
         if self.only_exact and not (row.exact and op.op_type not in self.kernels.inexact):
             return None
@@ -128,6 +130,8 @@ class GroupSearch:
             return len(op.inputs) == 2 and not (
                 meets and self.only_exact and self.kernels.either_zero
             )
+        if op.op_type == "LayerNormalization":
+            return len({self.graph.tensors[t].dtype for t in op.inputs}) == 1
         if op.op_type == "Pow":
             shapes = (self.graph.tensors[t].shape for t in op.inputs)
             is_product = not (self.only_exact and is_scalar(*shapes))
@@ -142,7 +146,7 @@ class GroupSearch:
         return float(text) if text is not None and len(y.shape) <= len(x.shape) else None
 
     def made(self, op: OpId) -> Tensor:
-        """Return the result of an operation."""
+        """Return the first result of an operation."""
         return self.graph.tensors[self.graph.operations[op].outputs[0]]
 
     def space(self, op: Operation) -> Space | None:
@@ -170,9 +174,13 @@ def joined(one: Space, other: Space) -> Space | None:
 def groups_of(ground: GroupSearch) -> list[Group]:
     """Return all groups, single operations included, in the order of their first operations."""
     merging = _Merging(ground)
-    for op in ground.graph.operations:
-        for producer in _producers(ground.graph, op):
-            merging.try_merge(producer, op.id)
+    graph = ground.graph
+    order = reversed(graph.operations)  # what a gradient alone reads joins it, not the forward pass
+    pairs = [(producer, op.id) for op in order for producer in _producers(graph, op)]
+    for stores in (False, True):
+        # a merge may allow another one, of values that were read elsewhere until then
+        while any([merging.try_merge(*pair, stores=stores) for pair in pairs]):
+            pass
     return merging.groups()
 
 
@@ -230,21 +238,38 @@ class _Merging:
             for producer in _producers(graph, op):
                 self.behind[producer] |= self.behind[op.id] | 1 << op.id
 
-    def try_merge(self, producer: OpId, reader: OpId) -> None:
-        """Merge the groups of two operations, where that is allowed."""
+    def try_merge(self, producer: OpId, reader: OpId, *, stores: bool) -> bool:
+        """Merge the groups of two operations, where that is allowed; tell whether they were.
+
+        Args:
+            stores: merge them where what the one makes for the other is stored all the same, too.
+        """
         one, other = self.unit[producer], self.unit[reader]
         mine, theirs = self.space[one], self.space[other]
         if one == other or mine is None or theirs is None:
-            return
+            return False
         space = joined(mine, theirs)
         both = (*self.members[one], *self.members[other])
         if space is None or len(both) > MOST_OPERATIONS:
-            return
+            return False
+        if not stores and not self._spares(producer, reader, both, space):
+            return False
         if held_bytes(self.ground.graph, both) > self.most_bytes:
-            return
+            return False
         if self.behind[one] & self.before[other] & ~self.bits[one] & ~self.bits[other]:
-            return  # a path leads out of the group and back in
+            return False  # a path leads out of the group and back in
         self._merge(one, other, space)
+        return True
+
+    def _spares(
+        self, producer: OpId, reader: OpId, members: Collection[OpId], space: Space
+    ) -> bool:
+        """Tell whether a full value that one operation makes for another is read in a group alone."""
+        graph = self.ground.graph
+        passed = {*graph.operations[producer].outputs} & {*graph.operations[reader].inputs}
+        full = [graph.tensors[t] for t in passed if graph.tensors[t].shape == space.shape]
+        mine = set(members)
+        return any(not t.is_output and mine.issuperset(t.consumers) for t in full)
 
     def _merge(self, one: int, other: int, space: Space) -> None:
         first, gone = min(one, other), max(one, other)

@@ -26,8 +26,9 @@ TYPES = NUMBERS | BOOL
 HALVES = frozenset({"float16", "bfloat16"})
 """Half types, which programs have on some targets; none of their operations is called exact."""
 
-Emit = Callable[["Writer", Sequence[str], str, Mapping[str, object]], str]
-"""Writes the steps of one operator: (writer, its inputs, type of its first input, attributes)."""
+Emit = Callable[["Writer", Sequence[str], str, Mapping[str, object]], tuple[str, ...]]
+"""Writes the steps of one operator, and returns its results: (writer, its inputs, type of its first
+input, attributes)."""
 
 
 @dataclass(slots=True)
@@ -58,9 +59,8 @@ class Row:
         types: element types of its inputs, except for a condition or an exponent.
         exact: whether the bits are those of ONNX Runtime's kernel, unless the target's row says otherwise
             (`FusedKernels.inexact`).
-        reduces: whether it reduces over its last axes.
+        reduces: whether its steps reduce over its first input's last axes.
         reads_one: whether its steps read the first input alone: the second is known beforehand.
-        flops: operations for each element, as `planner.cost.work` counts them.
     """
 
     emit: Emit
@@ -68,7 +68,6 @@ class Row:
     exact: bool = True
     reduces: bool = False
     reads_one: bool = False
-    flops: int = 1
 
     def takes(self, dtype: str) -> bool:
         """Tell whether the operator takes values of a type; it takes halves where it takes other
@@ -77,36 +76,38 @@ class Row:
 
 
 def _plain(operation: str) -> Emit:
-    return lambda writer, values, _type, _attributes: writer.step(operation, *values)
+    return lambda writer, values, _type, _attributes: (writer.step(operation, *values),)
 
 
 def _folded(operation: str) -> Emit:
     """Write a binary operation over any number of inputs, from the first on."""
 
-    def emit(writer: Writer, values: Sequence[str], _type: str, _attributes: object) -> str:
+    def emit(
+        writer: Writer, values: Sequence[str], _type: str, _attributes: object
+    ) -> tuple[str, ...]:
         result = values[0]
         for value in values[1:]:
             result = writer.step(operation, result, value)
-        return result
+        return (result,)
 
     return emit
 
 
 def _cast(
     writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
-) -> str:
-    return writer.step("cast", (CASTS | _HALF_CASTS)[int(str(attributes["to"]))], values[0])
+) -> tuple[str, ...]:
+    return (writer.step("cast", (CASTS | _HALF_CASTS)[int(str(attributes["to"]))], values[0]),)
 
 
 def _hard_sigmoid(
     writer: Writer, values: Sequence[str], dtype: str, attributes: Mapping[str, object]
-) -> str:
+) -> tuple[str, ...]:
     """Write max(0, min(1, alpha x + beta))."""
     alpha = writer.constant(dtype, _single(attributes.get("alpha", 0.2)))
     beta = writer.constant(dtype, _single(attributes.get("beta", 0.5)))
     line = writer.step("add", writer.step("mul", values[0], alpha), beta)
     low = writer.step("minimum", line, writer.constant(dtype, "1"))
-    return writer.step("maximum", low, writer.constant(dtype, "0"))
+    return (writer.step("maximum", low, writer.constant(dtype, "0")),)
 
 
 def _single(value: object) -> str:
@@ -114,17 +115,66 @@ def _single(value: object) -> str:
     return repr(float(np.float32(str(value))))
 
 
-def _reciprocal(writer: Writer, values: Sequence[str], dtype: str, _attributes: object) -> str:
-    return writer.step("div", writer.constant(dtype, "1"), values[0])
+def _reciprocal(
+    writer: Writer, values: Sequence[str], dtype: str, _attributes: object
+) -> tuple[str, ...]:
+    return (writer.step("div", writer.constant(dtype, "1"), values[0]),)
 
 
 def _power(
     writer: Writer, values: Sequence[str], _type: str, attributes: Mapping[str, object]
-) -> str:
+) -> tuple[str, ...]:
     """Write x x or x (x x), as ONNX Runtime's kernel does where the exponent alone is a scalar to it
     (`is_scalar`; core/providers/cpu/math/element_wise_ops.cc)."""
     square = writer.step("mul", values[0], values[0])
-    return square if attributes["exponent"] == 2 else writer.step("mul", values[0], square)
+    return (square if attributes["exponent"] == 2 else writer.step("mul", values[0], square),)
+
+
+def _softmax(writer: Writer, values: Sequence[str], dtype: str, _attributes: object) -> tuple[str]:
+    wide = "float" if dtype in HALVES else dtype
+    _, exps, total = _exponentials(writer, _wide(writer, values[0], dtype))
+    scale = writer.step("div", writer.constant(wide, "1"), total)  # once a row: divisions are slow
+    return (_narrow(writer, writer.step("mul", exps, scale), dtype),)
+
+
+def _log_softmax(
+    writer: Writer, values: Sequence[str], dtype: str, _attributes: object
+) -> tuple[str]:
+    gap, _, total = _exponentials(writer, _wide(writer, values[0], dtype))
+    return (_narrow(writer, writer.step("sub", gap, writer.step("log", total)), dtype),)
+
+
+def _exponentials(writer: Writer, x: str) -> tuple[str, str, str]:
+    """Write what is left of a row where its largest is taken off, the exponentials and their sum."""
+    gap = writer.step("sub", x, writer.step("max", x))
+    exps = writer.step("exp", gap)
+    return gap, exps, writer.step("sum", exps)
+
+
+def _layer_norm(
+    writer: Writer, values: Sequence[str], dtype: str, attributes: Mapping[str, object]
+) -> tuple[str, ...]:
+    """Write the result, each row's mean, and one over its deviation."""
+    x, *affine = (_wide(writer, value, dtype) for value in values)
+    mean = writer.step("mean", x)
+    gap = writer.step("sub", x, mean)
+    variance = writer.step("mean", writer.step("mul", gap, gap))
+    epsilon = writer.constant("float", _single(attributes.get("epsilon", 1e-5)))
+    deviation = writer.step("sqrt", writer.step("add", variance, epsilon))
+    one_over = writer.step("div", writer.constant("float", "1"), deviation)
+    result = writer.step("mul", gap, one_over)
+    for operation, value in zip(("mul", "add"), affine, strict=False):
+        result = writer.step(operation, result, value)
+    return _narrow(writer, result, dtype), mean, one_over
+
+
+def _wide(writer: Writer, value: str, dtype: str) -> str:
+    """Return a half as a float, which kernels of whole operators compute in."""
+    return writer.step("cast", "float", value) if dtype in HALVES else value
+
+
+def _narrow(writer: Writer, value: str, dtype: str) -> str:
+    return writer.step("cast", dtype, value) if dtype in HALVES else value
 
 
 POWERS = (2.0, 3.0)
@@ -133,9 +183,6 @@ POWERS = (2.0, 3.0)
 CASTS = {1: "float", 11: "double", 6: "int32", 7: "int64", 9: "bool"}
 """Element types by number (onnx.TensorProto.DataType)."""
 _HALF_CASTS = {10: "float16", 16: "bfloat16"}
-
-_T = 10
-"""Flops of an exponential and similar functions, as in `planner.cost.work`."""
 
 OPERATORS: Mapping[str, Row] = {
     "Add": Row(emit=_plain("add")),
@@ -148,7 +195,7 @@ OPERATORS: Mapping[str, Row] = {
     "Pow": Row(emit=_power, types=FLOATS, reads_one=True),
     "Neg": Row(emit=_plain("neg")),
     "Abs": Row(emit=_plain("abs")),
-    "Sqrt": Row(emit=_plain("sqrt"), types=FLOATS, flops=_T),
+    "Sqrt": Row(emit=_plain("sqrt"), types=FLOATS),
     "Reciprocal": Row(emit=_reciprocal, types=FLOATS),
     "Relu": Row(emit=_plain("relu"), types=FLOATS),
     "Equal": Row(emit=_plain("equal"), types=TYPES),
@@ -162,15 +209,20 @@ OPERATORS: Mapping[str, Row] = {
     "Not": Row(emit=_plain("not"), types=BOOL),
     "Where": Row(emit=_plain("where")),
     "Cast": Row(emit=_cast, types=TYPES),
-    "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=False, flops=_T),
-    "Log": Row(emit=_plain("log"), types=FLOATS, exact=False, flops=_T),
-    "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=False, flops=_T),
-    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=False, flops=_T),
-    "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=False, flops=_T),
-    "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS, flops=4),
+    "Exp": Row(emit=_plain("exp"), types=FLOATS, exact=False),
+    "Log": Row(emit=_plain("log"), types=FLOATS, exact=False),
+    "Tanh": Row(emit=_plain("tanh"), types=FLOATS, exact=False),
+    "Erf": Row(emit=_plain("erf"), types=frozenset({"float"}), exact=False),
+    "Sigmoid": Row(emit=_plain("sigmoid"), types=FLOATS, exact=False),
+    "HardSigmoid": Row(emit=_hard_sigmoid, types=FLOATS),
     "ReduceSum": Row(emit=_plain("sum"), types=FLOATS, exact=False, reduces=True, reads_one=True),
     "ReduceMean": Row(emit=_plain("mean"), types=FLOATS, exact=False, reduces=True, reads_one=True),
     "ReduceMax": Row(emit=_plain("max"), types=FLOATS, exact=False, reduces=True, reads_one=True),
+    "Softmax": Row(emit=_softmax, types=FLOATS, exact=False, reduces=True),
+    "LogSoftmax": Row(emit=_log_softmax, types=FLOATS, exact=False, reduces=True),
+    "LayerNormalization": Row(
+        emit=_layer_norm, types=frozenset({"float"}), exact=False, reduces=True
+    ),
 }
 
 

@@ -86,7 +86,7 @@ def _write(ground: GroupSearch, group: Group, writer: Writer, names: dict[Tensor
         if operation.op_type == "Pow":
             attributes["exponent"] = ground.exponent(operation)
         made = row.emit(writer, values, dtype, attributes)
-        names[operation.outputs[0]] = made
+        names.update(zip(operation.outputs, made, strict=False))
 
 
 def _is_row(space: Space, shape: Shape) -> bool:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from planner.fuse.again import outputs_of, with_again
 from planner.fuse.convolutions import convolutions_of, with_prepared
 from planner.fuse.groups import Group, GroupSearch, groups_of
-from planner.fuse.operators import types_of
+from planner.fuse.operators import row_of, types_of
 from planner.fuse.program import Program, outside, program_of
 from planner.graph.model import Operation, OpId, TensorId, TrainingGraph
 from planner.graph.rules import FUSED_DOMAIN, POINTWISE
@@ -67,7 +67,11 @@ def ground_of(
             constants[tensor.id] = _text(value.const_value.numpy())
     axes: dict[OpId, int] = {}
     for op in graph.operations:
-        if op.op_type.startswith("Reduce") and (found := _last_axes(nodes[op.id], graph, op)):
+        row = row_of(op.op_type, op.domain)
+        if row is None or not row.reduces or not (row.reads_one or kernels.normalizations):
+            continue
+        count = _last_axes if row.reads_one else _normalized_axes
+        if found := count(nodes[op.id], graph, op):
             axes[op.id] = found
     return GroupSearch(
         graph=graph, constants=constants, axes=axes, only_exact=only_exact, kernels=kernels
@@ -93,6 +97,23 @@ def _last_axes(node: ir.Node, graph: TrainingGraph, op: Operation) -> int:
     last = sorted(axis % rank for axis in axes)
     is_last = last == list(range(rank - len(last), rank)) and len(last) <= _MOST_AXES
     return len(last) if is_last else 0
+
+
+def _normalized_axes(node: ir.Node, graph: TrainingGraph, op: Operation) -> int:
+    """Return the number of last axes that a normalization goes over; 0 where its steps are others.
+
+    Before opset 13 a Softmax went over all axes from its `axis` on, as a LayerNormalization does.
+    """
+    opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+    rank, is_layer = len(graph.tensors[op.inputs[0]].shape), op.op_type == "LayerNormalization"
+    axis = node.attributes.get_int("axis", -1 if is_layer or opset >= 13 else 1)
+    count = rank - axis % rank if rank else 0
+    if not is_layer and opset >= 13 and count != 1:
+        return 0
+    # an output that is left out has no place among the operation's
+    is_plain = all(value.name for value in node.outputs) and None not in node.inputs
+    is_plain &= node.attributes.get_int("stash_type", 1) == 1
+    return count if is_plain and count <= _MOST_AXES else 0
 
 
 def with_fusion(
@@ -167,8 +188,7 @@ def _programs(
             for t in outside(ground, group)
             if reads[t] == 1 and mine.issuperset(c for c in graph.tensors[t].consumers)
         )
-        made = tuple(graph.operations[op].outputs[0] for op in outputs)
-        program = program_of(ground, group, made, dying)
+        program = program_of(ground, group, outputs, dying)
         if program is not None:
             found.append((group, program))
     return found

@@ -48,6 +48,7 @@ class FusedKernels:
         either_zero: whether ONNX Runtime's Max and Min of 0 and -0 are either here, by the element's
             place in a vector.
         convolutions: whether there are kernels of DirectConv, KernelGradient and TurnedKernel.
+        normalizations: whether a Softmax, LogSoftmax or LayerNormalization is fused with its neighbours.
         remark: a clause on these kernels, for a plan's assumptions.
     """
 
@@ -55,6 +56,7 @@ class FusedKernels:
     halves: bool = False
     either_zero: bool = False
     convolutions: bool = False
+    normalizations: bool = False
     remark: str = ""
 
 

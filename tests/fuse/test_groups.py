@@ -18,6 +18,7 @@ from planner.fuse.rewrite import Fused, ground_of, with_fusion
 from planner.graph.model import TrainingGraph
 from planner.graph.schedule import default_order
 from planner.targets.cpu import FUSED
+from planner.targets.target import FusedKernels
 from tests.fuse.graphs import Array, same_bits, session
 from tests.graphs import graph_of
 
@@ -110,9 +111,11 @@ def model_of_infos(
     return h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
 
 
-def fuse(proto: onnx.ModelProto, *, exact: bool) -> tuple[TrainingGraph, Fused | None]:
+def fuse(
+    proto: onnx.ModelProto, *, exact: bool, kernels: FusedKernels = FUSED
+) -> tuple[TrainingGraph, Fused | None]:
     model, graph = graph_of(proto)
-    return graph, with_fusion(model, graph, default_order(graph), only_exact=exact, kernels=FUSED)
+    return graph, with_fusion(model, graph, default_order(graph), only_exact=exact, kernels=kernels)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -46,6 +46,7 @@ FUSED = FusedKernels(
     # ONNX Runtime's Sum begins with a zero, its Pow is powf, and its HardSigmoid has an FMA
     inexact=frozenset({"Sum", "Pow", "HardSigmoid"}),
     halves=True,
+    normalizations=True,
     remark=(
         "on CUDA their kernels are compiled by NVRTC in a session's first run, and no card has run any "
         "yet: verify the file there"
