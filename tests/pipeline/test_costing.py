@@ -13,6 +13,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from planner import api
+from planner.cost.measured import Cache
 from planner.errors import UsageError
 from planner.pipeline.answer.explain import explain
 from planner.pipeline.prepare import costing
@@ -166,7 +167,12 @@ def test_what_cannot_run_is_predicted_and_says_why(tmp_path: Path) -> None:
         api.analyze(path, calibrate=True)
 
 
-def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None:
+def test_a_plan_of_measured_times_is_explained_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an hour in which a byte from memory takes a second, too: caches save a tenth at most."""
+    slow = Cache(bytes=1 << 18, missed_bytes_per_s=1.0)
+    monkeypatch.setattr(op_times, "cache_of", lambda _: slow)
     plan_path = tmp_path / "plan.json"
     result = api.optimize(
         MLP,
@@ -185,5 +191,6 @@ def test_a_plan_of_measured_times_is_explained_with_them(tmp_path: Path) -> None
     assert added_us == pytest.approx(plan.planned.recompute_us + plan.planned.pins_us)
     assert sum(result.after.duration_us) == pytest.approx(plan.planned.time_us)
     assert plan.planned.step_us == plan.planned.time_us + plan.planned.cache_us
+    assert plan.planned.cache_us >= -0.1 * plan.baseline.time_us
     explained = explain(MLP, plan_path, plan.decisions[0].tensor, time_limit_s=1.0)
     assert explained.times_from.startswith(MEASURED)
