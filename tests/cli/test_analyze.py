@@ -21,7 +21,7 @@ def test_at_a_terminal_everything_is_printed_once() -> None:
     import pty
 
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "planner", "analyze", str(MODEL), "--time-limit", "1"]
+    command = [sys.executable, "-m", "planner", "analyze", str(MODEL), "--time-limit", "0.3"]
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL) as process:
         os.close(theirs)
         text = b""
@@ -47,7 +47,7 @@ def test_the_model_as_it_is_comes_before_anything_is_searched_for() -> None:
     views: list[tuple[ModelView, str]] = []
     analysis = api.analyze(
         MODEL,
-        time_limit_s=1,
+        time_limit_s=0.3,
         progress=said.append,
         on_model=lambda view: views.append((view, said[-1])),
     )

@@ -24,7 +24,7 @@ def plans(tmp_path_factory) -> dict[str, str]:
             ZOO / "mlp_adamw.onnx",
             budget=budget,
             swap="none",
-            time_limit_s=1.0,
+            time_limit_s=0.5,
             verify=False,
             output=folder / f"{budget}.onnx",
             plan_path=found[budget],

@@ -196,7 +196,7 @@ def test_the_process_under_a_cap_ends_with_planner(scratch):
         "--swap",
         "none",
         "--time-limit",
-        "1",
+        "0.5",
         "-v",
     )
     status, _, left = ended_by(signal.SIGKILL, arguments, scratch, when="hard memory cap")
@@ -206,7 +206,7 @@ def test_the_process_under_a_cap_ends_with_planner(scratch):
 def test_a_signal_that_the_process_was_started_to_ignore_is_ignored(scratch):
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " + PLANNER[1]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "analyze", str(MLP), "--time-limit", "1", "-v"],
+        [sys.executable, "-c", code, "analyze", str(MLP), "--time-limit", "0.5", "-v"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -237,7 +237,14 @@ def in_a_small_folder(folder: Path, size: str, command: list[str], **variables: 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
 def test_a_full_disk_is_said_and_nothing_is_left(scratch):
     command = [sys.executable, *PLANNER, "optimize", str(MLP), "--budget", "90%", "-q"]
-    command += ["--no-verify", "--time-limit", "1", "--no-calibrate", "-o", str(scratch / "m.onnx")]
+    command += [
+        "--no-verify",
+        "--time-limit",
+        "0.5",
+        "--no-calibrate",
+        "-o",
+        str(scratch / "m.onnx"),
+    ]
     assert in_a_small_folder(scratch, "200k", command) == (
         f"planner: error: output {scratch}/m.report.html cannot be written: No space left on device; "
         "free some room or name another folder\n"

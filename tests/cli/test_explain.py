@@ -27,7 +27,7 @@ def done(request, tmp_path_factory) -> OptimizeResult:
         budget=budget,
         swap=swap,
         plan_path=folder / "plan.json",
-        time_limit_s=2.0,
+        time_limit_s=0.5,
         verify=False,
     )
 

@@ -98,7 +98,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         budget="85%",
         swap="none",
         output=folder / "planned.onnx",
-        time_limit_s=1.0,
+        plan_path=folder / "mlp.plan.json",
+        time_limit_s=0.5,
         verify=False,
     )
     return folder
@@ -182,7 +183,7 @@ def test_a_rewritten_file_trains_as_the_original_does(
 
 def test_an_original_trains_as_ever_within_a_budget(start: Start, folder: Path, trained: list[str]):
     model = folder / "mlp_adamw.onnx"
-    plan = ("--budget", "75%", "--time-limit", "1", "--explain")
+    plan = ("--budget", "75%", "--time-limit", "0.5", "--explain")
     words = (*PLANNER, "run", *plan, *TRAIN, "--model", model, "--steps", "12")
     first, again = start(*words), start(*words)
     assert losses(first) == losses(again) == trained
@@ -198,7 +199,7 @@ def test_a_model_that_gives_gradients_trains_as_ever_within_a_budget(
     start: Start, folder: Path, script
 ):
     train = (script(DESCEND), folder / "gpt.onnx", "3")
-    plan = ("--budget", "60%", "--time-limit", "1", "--explain", "--no-verify")
+    plan = ("--budget", "60%", "--time-limit", "0.5", "--explain", "--no-verify")
     plain, ours = start(*train), start(*PLANNER, "run", *plan, *train)
     assert losses(ours) == losses(plain)
     assert len(set(losses(plain))) == len(losses(plain)) > 2  # it learns
@@ -303,7 +304,7 @@ options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
 print(json.dumps(seen(InferenceSession(sys.argv[1], options))))
 """
     )
-    plan = ("--budget", "80%", "--time-limit", "1", "--explain", "--no-verify")
+    plan = ("--budget", "80%", "--time-limit", "0.5", "--explain", "--no-verify")
     done = start(*PLANNER, "run", *plan, path, folder / "mlp_adamw.onnx")
     (seen,) = opened(done)
     assert seen["level"] == "ORT_DISABLE_ALL" and seen["order"] == "PRIORITY_BASED"
@@ -395,7 +396,7 @@ def test_what_cannot_be_planned_is_opened_as_it_is_and_said(
     onnx.save(model, tmp_path / "open.onnx")
     path = script(OPEN + "for p in sys.argv[1:]: print(json.dumps(seen(InferenceSession(p))))\n")
     arguments = (path, folder / "mlp_adamw.onnx", tmp_path / "open.onnx")
-    budget = ("--budget", "100KB", "--time-limit", "1", "--no-verify")
+    budget = ("--budget", "100KB", "--time-limit", "0.5", "--no-verify")
     done = start(*PLANNER, "run", *budget, *arguments)
     assert all(found["pattern"] for found in opened(done))
     infeasible, unbound = lines(done)
@@ -438,7 +439,7 @@ for path in sys.argv[1:]:
     print(float(session.run(["loss"], feeds)[0]).hex())
 """
     )
-    plan = ("--budget", "85%", "--time-limit", "1", "--explain", "--no-verify")
+    plan = ("--budget", "85%", "--time-limit", "0.5", "--explain", "--no-verify")
     source = folder / "mlp_adamw.onnx"
     a, b = (_with_data(source, tmp_path / name, seed) for name, seed in (("a", 0), ("b", 1)))
     plain, both = start(path, b, a), start(*PLANNER, "run", *plan, path, b, a)
@@ -483,7 +484,7 @@ with ThreadPoolExecutor(4) as pool:
 assert options.enable_mem_pattern
 """
     )
-    plan = ("--budget", "80%", "--time-limit", "1", "--explain", "--no-verify")
+    plan = ("--budget", "80%", "--time-limit", "0.5", "--explain", "--no-verify")
     done = start(*PLANNER, "run", *plan, path, folder / "mlp_adamw.onnx")
     assert opened(done) == [needed(rewritten(done))] * 4
     assert done.stderr.count("planned now") == 1 and done.stderr.count("kept from") == 3
@@ -493,15 +494,7 @@ assert options.enable_mem_pattern
 def test_a_plan_file_is_applied_to_its_model_and_to_no_other(
     start: Start, folder: Path, script, tmp_path: Path, capsys
 ):
-    plan = tmp_path / "mlp.plan.json"
-    planner.optimize(
-        folder / "mlp_adamw.onnx",
-        budget="85%",
-        swap="none",
-        plan_path=plan,
-        verify=False,
-        time_limit_s=1.0,
-    )
+    plan = folder / "mlp.plan.json"
     code = script(OPEN + "for path in sys.argv[1:]:\n    session = InferenceSession(path)\n")
     models = (folder / "mlp_adamw.onnx", folder / "gpt.onnx")
     words = (*PLANNER, "run", "--explain", "--plan", plan, code, *models)
@@ -522,7 +515,7 @@ def test_a_plan_file_is_applied_to_its_model_and_to_no_other(
 
 def test_processes_that_start_together_plan_once(start: Start, folder: Path, script):
     path = script(OPEN + "print(json.dumps(seen(InferenceSession(sys.argv[1]))))\n")
-    plan = ("--budget", "80%", "--time-limit", "1", "--explain", "--no-verify")
+    plan = ("--budget", "80%", "--time-limit", "0.5", "--explain", "--no-verify")
     with ThreadPoolExecutor(2) as pool:
         done = [
             pool.submit(start, *PLANNER, "run", *plan, path, folder / "mlp_adamw.onnx")

@@ -19,7 +19,7 @@ ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
 @pytest.fixture(
     scope="module",
-    params=[("mlp_adamw", "80%"), ("gpt", "60%"), ("gpt", "45%"), ("resnet18", "75%")],
+    params=[("mlp_adamw", "80%"), ("gpt", "45%"), ("resnet18", "75%")],
     ids=" ".join,
 )
 def run(request, tmp_path_factory) -> Iterator[Run]:
@@ -82,7 +82,7 @@ def test_a_sweep_counts_what_is_run_again_and_nothing_less(tmp_path: Path):
     """Measured, the GPT sample's views take 1% of its step: a plan that runs operations again takes
     longer by just these."""
     found = sweep(
-        ZOO / "gpt.onnx", budgets=["90%", "80%", "70%"], calibrate=True, time_limit_s=1.0, jobs=1
+        ZOO / "gpt.onnx", budgets=["90%", "80%", "70%"], calibrate=True, time_limit_s=0.5, jobs=1
     )
     (frontier,) = found.frontiers
     plans = [point.plan for point in frontier.points if point.plan is not None]

@@ -175,7 +175,7 @@ def test_what_a_real_run_remarks_as_a_matter_of_course_is_left_out(tmp_path):
         output=tmp_path / "m.onnx",
         swap="none",
         resident="device",
-        time_limit_s=1.0,
+        time_limit_s=0.5,
     )
     payload = optimize_document(result)
     said = [*payload.assumptions, *payload.verification.notes]

@@ -163,7 +163,7 @@ def test_the_page_of_a_real_plan(open_page, tmp_path):
         budget="75%",
         swap="none",
         report_path=tmp_path / "written.html",
-        time_limit_s=1.0,
+        time_limit_s=0.5,
     )
     page = open_page(result)
     for name in (*FIGURES, *TIMED, "frontier"):

@@ -37,7 +37,7 @@ def done(folder) -> OptimizeResult:
         resident="device",
         output=folder / "out.onnx",
         trace_path=folder / "trace.json",
-        time_limit_s=1.0,
+        time_limit_s=0.5,
         verify=False,
     )
 

@@ -84,7 +84,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> OptimizeResult:
         reserve="1MiB",
         device="cuda",
         output=tmp_path_factory.mktemp("planned") / "planned.onnx",
-        time_limit_s=1,
+        time_limit_s=0.5,
         verify=False,
     )
 

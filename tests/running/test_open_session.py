@@ -28,7 +28,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> OptimizeResult:
         budget="80%",
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=2,
+        time_limit_s=0.5,
     )
     assert result.verification is not None and result.verification.passed
     return result
@@ -91,7 +91,7 @@ def test_what_no_session_holds_is_refused_and_live_bytes_are_not(tmp_path: Path)
             MODEL,
             budget=budget,
             output=tmp_path / "o.onnx",
-            time_limit_s=2,
+            time_limit_s=0.5,
             verify=False,
             force=True,
             **more,  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> OptimizeResult:
         budget="80%",
         budget_of="live",
         output=tmp_path_factory.mktemp("pool") / "planned.onnx",
-        time_limit_s=5,
+        time_limit_s=0.5,
         verify=False,
     )
 

@@ -70,7 +70,7 @@ def files(request, tmp_path_factory) -> tuple[Path, Path]:
     model = ZOO / f"{request.param}.onnx"
     out = tmp_path_factory.mktemp("bound") / "planned.onnx"
     options = PLANS[request.param]
-    planner.optimize(model, output=out, verify=False, time_limit_s=2.0, **options)
+    planner.optimize(model, output=out, verify=False, time_limit_s=0.5, **options)
     return model, out
 
 

@@ -63,7 +63,7 @@ def two_draws() -> list[onnx.NodeProto]:
 def test_what_is_drawn_without_a_seed_is_drawn_once_and_compared(draw, tmp_path: Path) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(masked(draw()), path)
-    result = api.optimize(path, budget="70%", output=out, time_limit_s=1)
+    result = api.optimize(path, budget="70%", output=out, time_limit_s=0.3)
     check = result.verification
     assert check is not None and check.passed
     assert {c.name for c in check.outputs if c.identical} == {"loss", "x_grad", "top"}
@@ -77,7 +77,7 @@ def test_what_is_drawn_without_a_seed_is_drawn_once_and_compared(draw, tmp_path:
 def test_with_a_seed_there_is_nothing_to_say(tmp_path: Path) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(masked(bernoulli(seed=3.0)), path)
-    result = api.optimize(path, budget="70%", output=out, time_limit_s=1)
+    result = api.optimize(path, budget="70%", output=out, time_limit_s=0.3)
     assert result.verification is not None and result.verification.passed
     assert not any("without a seed" in note for note in result.verification.notes)
 
@@ -85,7 +85,7 @@ def test_with_a_seed_there_is_nothing_to_say(tmp_path: Path) -> None:
 def test_wrong_numbers_behind_a_random_node_are_found(tmp_path: Path) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
     onnx.save(masked(bernoulli()), path)
-    api.optimize(path, budget="70%", output=out, time_limit_s=1, verify=False)
+    api.optimize(path, budget="70%", output=out, time_limit_s=0.3, verify=False)
     broken = onnx.load(out)
     next(n for n in broken.graph.node if n.op_type == "Neg").op_type = "Abs"
     onnx.save(broken, out)
@@ -101,7 +101,7 @@ def test_numbers_that_cannot_be_drawn_alike_are_said_not_to_be_compared(tmp_path
         h.make_function("mine", "Noise", ["a"], ["b"], body, [h.make_opsetid("", 17)])
     )
     onnx.save(model, path)
-    result = api.optimize(path, budget="70%", output=out, time_limit_s=1)
+    result = api.optimize(path, budget="70%", output=out, time_limit_s=0.3)
     assert result.verification is not None
     assert {c.name for c in result.verification.outputs} == {"top"}
     assert any("were not compared" in note for note in result.verification.notes)

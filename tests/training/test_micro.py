@@ -34,7 +34,9 @@ def test_gradients_enter_the_accumulators_scaled(
 ) -> None:
     output = tmp_path / "planned.onnx"
     options = ["--budget", "100%", "--dim", f"batch={BATCH}", "--micro-batch", RUNS, "--json"]
-    done = training_run(*PLANNER, "optimize", symbolic, *options, "-o", output, "--time-limit", "2")
+    done = training_run(
+        *PLANNER, "optimize", symbolic, *options, "-o", output, "--time-limit", "0.5"
+    )
     payload = json.loads(done.stdout)
     micro, check = payload["plan"]["micro"], payload["verification"]["micro"]
     assert micro["runs"] == RUNS and not micro["accumulators"]

@@ -40,7 +40,7 @@ def test_training_goes_on_bit_for_bit_within_a_budget(
     folder, script = artifacts("gpt"), tmp_path / "seen.py"
     script.write_text(SEEN)
     options = ["--task", "each", "--steps", STEPS, "--threads", 1, "--output", tmp_path]
-    plan = ["run", "--budget", "60%", "--time-limit", "2", "--no-verify", "--explain"]
+    plan = ["run", "--budget", "60%", "--time-limit", "0.5", "--no-verify", "--explain"]
     plain = training_run(script, folder, *options)
     files = [(tmp_path / name).read_bytes() for name in ("trained", "inference.onnx")]
     first = training_run(*PLANNER, *plan, script, folder, *options)

@@ -56,7 +56,7 @@ def test_no_adapter_is_one_clear_error(model: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.usefixtures("no_adapter")
 def test_a_file_for_every_target_is_made_without_an_adapter(model: Path) -> None:
-    said = api.analyze(model, device="any", time_limit_s=2).assumptions
+    said = api.analyze(model, device="any", time_limit_s=0.5).assumptions
     assert any(f"{WEBGPU.title} is assumed to run every node" in text for text in said)
 
 
@@ -66,7 +66,7 @@ def test_an_adapter_of_the_machine_is_used(
     """In a process that sees the software device as its own, without the tests' backend."""
     words = ["optimize", model, "--budget", "100%", "--device", "webgpu", "-o", tmp_path / "p.onnx"]
     asked = ["env", "-u", HOOK, sys.executable, *PLANNER]
-    done = start([*asked, *map(str, words), "--time-limit", "2", "--json"], webgpu_device)
+    done = start([*asked, *map(str, words), "--time-limit", "0.5", "--json"], webgpu_device)
     assert done.returncode == 0, done.stderr
     check = json.loads(done.stdout)["verification"]
     assert check["passed"] and check["provider"] == WEBGPU.provider

@@ -81,7 +81,7 @@ def on_webgpu(
         swap="none",
         output=planned,
         verify=False,
-        time_limit_s=1.0,
+        time_limit_s=0.5,
     )
     command = [sys.executable, "-m", captured_worker.__name__, str(model), str(planned)]
     return start(command, device, timeout_s=100)
@@ -160,7 +160,7 @@ def test_a_normalization_of_old_files_trains_by_its_outputs(trains: bool) -> Non
 def test_a_file_for_the_cpu_and_one_of_others_are_refused(tmp_path: Path) -> None:
     planned = tmp_path / "planned.onnx"
     model = ZOO / "mlp_adamw.onnx"
-    planner.optimize(model, budget="90%", output=planned, verify=False, time_limit_s=1.0)
+    planner.optimize(model, budget="90%", output=planned, verify=False, time_limit_s=0.5)
     for opened in (planner.open_session, planner.session_options):
         with pytest.raises(UsageError, match=r"has no graph capture: open it without"):
             opened(planned, graph_capture=True)

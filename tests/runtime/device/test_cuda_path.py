@@ -92,7 +92,7 @@ def test_a_plan_is_timed_capped_and_verified(
         output=output,
         device="cuda",
         calibrate=True,
-        time_limit_s=5.0,
+        time_limit_s=1.0,
         verify=False,
     )
     assert result.plan.cost_source.startswith("measured")
@@ -153,7 +153,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> planner.OptimizeResult:
     """A plan for CUDA without one, by the provider's list of kernels."""
     output = tmp_path_factory.mktemp("planned") / "mlp.onnx"
     return planner.optimize(
-        MLP, budget="60%", output=output, device="cuda", time_limit_s=1.0, verify=False
+        MLP, budget="60%", output=output, device="cuda", time_limit_s=0.5, verify=False
     )
 
 
@@ -203,7 +203,7 @@ def test_the_second_run_holds_more_by_default(tmp_path: Path) -> None:
     The MLP is too small for it: the arena's least regions decide there what is more.
     """
     result = planner.optimize(
-        GPT, budget="60%", output=tmp_path / "p.onnx", device="cuda", time_limit_s=1.0, verify=False
+        GPT, budget="60%", output=tmp_path / "p.onnx", device="cuda", time_limit_s=0.5, verify=False
     )
     graph, order = result.after.graph, result.after.timeline.order
     settings = ArenaSettings(pattern=True, reuse=True, growth=Growth.EXACT)

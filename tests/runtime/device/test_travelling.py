@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             output=folder / "model.onnx",
             plan_path=folder / "model.plan.json",
             verify=False,
-            time_limit_s=2.0,
+            time_limit_s=0.5,
         )
     assert result.plan.assumed and result.plan.planned.swapped_tensors
     return folder
@@ -113,7 +113,7 @@ def test_where_the_provider_is_the_plan_is_made_again_and_holds(
     counted_device: object, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, output = folder / "model.plan.json", tmp_path / "model.planned.onnx"
-    words = f"apply {folder / SOURCE} {plan} -o {output} --time-limit 2 --json -q"
+    words = f"apply {folder / SOURCE} {plan} -o {output} --time-limit 0.5 --json -q"
     assert main(words.split()) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     check = found["verification"]
