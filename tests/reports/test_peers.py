@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -20,6 +21,7 @@ from reports.peers.plans import Row
 from reports.peers.pytorch import CHECKPOINT, EAGER
 
 PLAN = FUSED + CHECKPOINT
+SMALL = dataclasses.replace(TINY, sizes={**TINY.sizes, "layers": 2})
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +30,13 @@ def row() -> Row:
         variants=(EAGER, CHECKPOINT),
         rounds=1,
         threads=1,
-        limit_s=1.0,
+        limit_s=0.5,
         product=(64, 32, 64),
         partitioner=False,
         fuse=("auto",),
         say=lambda _: None,
     )
-    return measure("tiny", TINY, settings)
+    return measure("tiny", SMALL, settings)
 
 
 def test_everybody_computes_the_same(row: Row) -> None:
@@ -54,7 +56,7 @@ def test_the_plan_stays_within_the_peak_of_checkpointing(row: Row) -> None:
 
 
 def test_peaks_have_parameters_and_gradients_in_them(row: Row) -> None:
-    width, layers, vocabulary = (TINY.sizes[key] for key in ("width", "layers", "vocabulary"))
+    width, layers, vocabulary = (SMALL.sizes[key] for key in ("width", "layers", "vocabulary"))
     parameters = 4 * (vocabulary * width + layers * 12 * width**2)
     assert all(held["peak"] > 2 * parameters for held in row["contestants"].values())
 
@@ -69,7 +71,7 @@ def test_the_page_is_written_from_the_file_alone(row: Row, tmp_path) -> None:
     assert peers.main(["--page-only", "--folder", str(tmp_path)]) == 0
     text = (tmp_path / "peers.md").read_text()
     assert text == page({"gpt": row}, "cpu")
-    (line,) = (t for t in text.splitlines() if t.startswith(f"| {TINY.title} |"))
+    (line,) = (t for t in text.splitlines() if t.startswith(f"| {SMALL.title} |"))
     assert "`torch.utils.checkpoint` per block" in line and "`--fuse auto`" in line
 
 
@@ -79,7 +81,7 @@ def test_an_unknown_network_is_named(tmp_path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_solver_is_never_behind_the_partitioner() -> None:
-    found = rows(TINY, threads=1, limit_s=2.0, budgets=(0.9,))
+    found = rows(SMALL, threads=1, limit_s=0.5, budgets=(0.9,))
     assert {one["price"] for one in found} == {"measured", "flops"}
     for one in found:
         assert one["peak_bytes"] < one["keep_all_bytes"]
