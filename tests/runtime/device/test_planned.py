@@ -54,7 +54,7 @@ def test_mlp_with_adamw_and_copies_from_the_command_line(
     monkeypatch.chdir(tmp_path)
     model = built(tmp_path, "mlp --batch 512 --width 32 --layers 2 --optimizer adamw")
     capsys.readouterr()
-    words = f"optimize {model} --budget 60% --device webgpu --time-limit 3 --json -q"
+    words = f"optimize {model} --budget 60% --device webgpu --time-limit 1 --json -q"
     assert main(words.split()) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     check = found["verification"]
@@ -109,7 +109,7 @@ def test_recompute(tmp_path: Path) -> None:
         swap="none",
         output=tmp_path / "planned.onnx",
         device="webgpu",
-        time_limit_s=2,
+        time_limit_s=0.5,
     )
     check = result.verification
     assert check is not None and check.passed, check
@@ -199,7 +199,7 @@ def test_placement_is_what_onnx_runtime_says(tmp_path: Path) -> None:
     ]
     path = saved(tmp_path / "sign.onnx", nodes)
     assert placement_of(path, WEBGPU).on_cpu == {"s"}
-    analysis = api.analyze(path, device="webgpu", time_limit_s=2)
+    analysis = api.analyze(path, device="webgpu", time_limit_s=0.5)
     names = [op.name for op in analysis.default.graph.operations]
     assert set(names) == {"a", "a__to_host", "s", "s__to_device", "y"}
     assert any("1 of 5 nodes run on the CPU, and 2 copies" in a for a in analysis.assumptions)
@@ -246,7 +246,7 @@ def test_a_graph_that_the_provider_saved_is_read_planned_and_run(tmp_path: Path)
             swap="only",
             output=tmp_path / f"{name}.onnx",
             device="webgpu",
-            time_limit_s=2,
+            time_limit_s=0.5,
             hardware="h100",
         )
         assert result.verification is not None and result.verification.passed
@@ -271,7 +271,7 @@ def test_one_file_for_every_target_runs_on_each(tmp_path: Path) -> None:
         output=planned,
         plan_path=tmp_path / "plan.json",
         device="any",
-        time_limit_s=2,
+        time_limit_s=0.5,
     )
     check = result.verification
     assert check is not None and check.passed, check
