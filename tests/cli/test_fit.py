@@ -21,10 +21,10 @@ MIB = 1 << 20
 def test_a_document_and_its_exit_code(tmp_path, capsys):
     large, small = device(tmp_path, "large", 64 * MIB), device(tmp_path, "small", 6 * MIB)
     arguments = ["fit", str(zoo.path("mlp_adamw")), "--hardware", large, "--json", "-q"]
-    assert main([*arguments, "--time-limit", "0.5"]) == 0
+    assert main([*arguments, "--time-limit", "2"]) == 0
     assert json.loads(capsys.readouterr().out)["all_fit"] is True
     # recompute alone does not fit 6 MiB, copies do not fit 1 MiB
-    arguments = [*arguments, "--hardware", f"{small},t4", "--reserve", "0B", "--time-limit", "0.5"]
+    arguments = [*arguments, "--hardware", f"{small},t4", "--reserve", "0B", "--time-limit", "3"]
     assert main(arguments) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "planner.fit/1"
@@ -60,7 +60,7 @@ def test_a_document_and_its_exit_code(tmp_path, capsys):
 
 def test_the_table(chain, tmp_path, capsys):  # noqa: F811
     small = device(tmp_path, "small", 6 * MIB)
-    arguments = ["fit", str(chain), "--hardware", small, "--dim", "batch", "--time-limit", "0.5"]
+    arguments = ["fit", str(chain), "--hardware", small, "--dim", "batch", "--time-limit", "2"]
     assert main(arguments) == 0
     brief = capsys.readouterr().out
     for text in (

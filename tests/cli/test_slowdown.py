@@ -10,7 +10,7 @@ from models import zoo
 from planner.cli.main import main
 
 MODEL = str(zoo.path("mlp_adamw"))
-COMMON = ["--swap", "none", "--time-limit", "0.5", "--dry-run", "-q"]
+COMMON = ["--swap", "none", "--time-limit", "2", "--dry-run", "-q"]
 
 
 def planned(capsys, *options: str) -> dict:

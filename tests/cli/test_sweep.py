@@ -61,7 +61,7 @@ def check_points(frontier: dict) -> None:
 
 def test_budgets_of_a_training_graph(capsys):
     document = swept(
-        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 0.5, "--swap", "none", "-j", 1
+        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 2, "--swap", "none", "-j", 1
     )
     (frontier,) = document["frontiers"]
     assert len(frontier["points"]) == 4
@@ -81,7 +81,7 @@ def test_the_largest_batch(where, chain, capsys):
         ray = pytest.importorskip("ray", reason="Ray is not installed")
         options = ["--ray", "local", "-j", 2]
     document = swept(
-        capsys, chain, "--dim", "batch=8:24:8", "--budgets", "100%,60%,25%,5%", "--time-limit", 0.3,
+        capsys, chain, "--dim", "batch=8:24:8", "--budgets", "100%,60%,25%,5%", "--time-limit", 1,
         "--swap", "none", *options,
     )  # fmt: skip
     if where == "ray":
@@ -113,7 +113,7 @@ def test_the_policy_holds_in_every_process(jobs, tmp_path, capsys):
         + "".join(f"[engines.{name}]\nenabled = false\n" for name in others)
     )
     document = swept(
-        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 0.5, "--swap", "none",
+        capsys, zoo.path("mlp_adamw"), "--points", 4, "--time-limit", 2, "--swap", "none",
         "-j", jobs, "--params", params,
     )  # fmt: skip
     (frontier,) = document["frontiers"]
@@ -124,7 +124,7 @@ def test_the_policy_holds_in_every_process(jobs, tmp_path, capsys):
 
 def test_a_policy_that_makes_no_sense(chain, tmp_path, capsys):
     params = tmp_path / "params.toml"
-    arguments = ["sweep", str(chain), "--dim", "batch=8", "--points", "2", "--time-limit", "0.5"]
+    arguments = ["sweep", str(chain), "--dim", "batch=8", "--points", "2", "--time-limit", "2"]
     params.write_text("[frontier]\nkept_orders = 0\n")
     assert main([*arguments, "--params", str(params)]) == 2
     assert "frontier.kept_orders is 0, not above 0" in capsys.readouterr().err
@@ -135,7 +135,7 @@ def test_a_policy_that_makes_no_sense(chain, tmp_path, capsys):
 
 def test_the_table_and_the_page(chain, tmp_path, capsys):
     page = tmp_path / "sweep.html"
-    arguments = ["sweep", str(chain), "--dim", "batch=8,16", "--points", "3", "--time-limit", "0.5"]
+    arguments = ["sweep", str(chain), "--dim", "batch=8,16", "--points", "3", "--time-limit", "3"]
     assert main([*arguments, "-j", "1", "-o", str(page)]) == 0
     said = capsys.readouterr()
     assert "Budgets at batch=8" not in said.out  # what was asked for comes first; -v has the rest
