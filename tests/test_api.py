@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from planner.errors import InfeasibleBudgetError, ModelError, UsageError
 from planner.report.document.outcome import optimize_document
 from planner.results import Frontier, OptimizeResult
 from planner.results.verification import Verification
-from planner.runtime.judge import verify as judge
 
 ZOO = Path(__file__).parents[1] / "models" / "zoo"
 CASES = [("mlp_adamw", "90%", "auto"), ("gpt", "80%", "none")]
@@ -45,14 +42,6 @@ def test_public_names():
             assert getattr(planner, name) is not None
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         _ = planner.nothing_of_the_kind
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_thorough_timing() -> Iterator[None]:
-    """A thorough verification makes as many timed runs as ever, but no more to fill a time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge, "THOROUGH", dataclasses.replace(judge.THOROUGH, min_s=0.0))
-        yield
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +27,6 @@ from planner.request import Levers, Request
 from planner.results import OptimizeResult
 from planner.results.verification import MemoryCheck
 from planner.runtime.feeds.inputs import make_inputs
-from planner.runtime.judge import verify as judge
 from planner.runtime.memory.arena import DEFAULT, forecast, simulate
 from planner.runtime.options import Opening
 from planner.runtime.profiled import Profiled
@@ -67,14 +64,6 @@ def test_a_default_session_holds_no_block_beside_the_first_run(name: str, tmp_pa
     assert not graph.pattern and changed in feeds
     first, second = simulate(graph, default_order(graph), DEFAULT, threads=1)
     assert max(second.held) == max(first.held)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_thorough_timing() -> Iterator[None]:
-    """A thorough verification makes as many timed runs as ever, but no more to fill a time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge, "THOROUGH", dataclasses.replace(judge.THOROUGH, min_s=0.0))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ none in the next.
 """
 
 _MOST = 0.1
-"""The largest share of the original step that the last cache saves, as measured (`reports/predictions.md`).
+"""The largest share of a step that the last cache saves, as measured (`reports/predictions.md`).
 
 The bandwidth of its misses varies tenfold with what other programs do while it is measured.
 """
