@@ -182,6 +182,7 @@ def test_a_plan_of_measured_times_is_explained_with_them(
         resident="device",
         swap="none",
         time_limit_s=1.0,
+        verify=False,
     )
     plan = result.plan
     assert plan.cost_source == MEASURED

@@ -39,7 +39,7 @@ def optimized(model: Path, folder: Path, budget: int, **options: object) -> Opti
         budget=f"{budget}B",
         output=folder / "planned.onnx",
         plan_path=folder / "plan.json",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         force=True,
         **options,  # pyright: ignore[reportArgumentType]
     )
@@ -107,7 +107,7 @@ def test_a_node_in_chunks_is_explained(model: Path, below: tuple[OptimizeResult,
     from planner.pipeline.answer.explain import explain
 
     _, folder = below
-    found = explain(model, folder / "plan.json", "logits__rows0", time_limit_s=3.0)
+    found = explain(model, folder / "plan.json", "logits__rows0", time_limit_s=1.0)
     assert found.producer == "logits__chunk0"
 
 
@@ -161,7 +161,7 @@ def test_a_gpt_below_its_least_peak(tmp_path: Path) -> None:
         GPT,
         budget="9.5%",
         output=tmp_path / "planned.onnx",
-        time_limit_s=3.0,
+        time_limit_s=1.0,
         split="auto",
         resident="host",
     )
