@@ -239,8 +239,7 @@ From `python -m reports.fusion`, on onnxruntime {ort.__version__}, {default_thre
 one graph as ONNX Runtime's optimizers leave it, and the same with element operations fused (`--fuse`).
 Times are fused / unfused, both warm, in turns in one process. Bytes that are moved outside of matrix
 products and convolutions, and the least peak that a search of some seconds finds with recompute and
-order, are predicted: unfused -> fused. Counted: the same bytes in ONNX Runtime's profile.
-{said}
+order, are predicted: unfused -> fused. Counted: the same bytes in ONNX Runtime's profile. {said}
 
 {chr(10).join(table(columns, lines))}
 
