@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,22 +22,26 @@ def interruptibly(work: Callable[[], T], *, stop: Callable[[], None] | None = No
     """
     result: list[T] = []
     failure: list[BaseException] = []
+    running = threading.Lock()
+    running.acquire()
 
     def run() -> None:
         try:
             result.append(work())
         except BaseException as error:
             failure.append(error)
+        finally:
+            running.release()
 
-    thread = threading.Thread(target=run, daemon=True)
+    # Python loses a KeyboardInterrupt in the cleaning up of a threading.Thread
+    _thread.start_new_thread(run, ())
     try:
-        thread.start()
-        while thread.is_alive():
-            thread.join(timeout=0.2)
+        while not (result or failure):
+            running.acquire(timeout=0.2)
     except BaseException:
-        while stop is not None and thread.is_alive():
+        while stop is not None and not (result or failure):
             stop()
-            thread.join(timeout=0.2)
+            running.acquire(timeout=0.2)
         raise
     if failure:
         raise failure[0]
