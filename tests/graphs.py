@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +195,35 @@ def problems(draw: st.DrawFn, max_ops: int = 12, swaps: bool = True) -> Problem:
         capacity_bytes=1 << 40,
         swap_out_bytes_per_s=bandwidth,
         swap_in_bytes_per_s=bandwidth,
+    )
+
+
+def there_and_back(count: int) -> Problem:
+    """A chain of `count` operations and its backward pass, of uneven sizes and times: too hard to
+    be solved to the end in a second."""
+    draw = random.Random(0)
+    last = 2 * count - 1
+    ops, tensors = [], []
+    for i in range(2 * count):
+        inputs = {i - 1} if i else set()
+        if i >= count:
+            inputs.add(last - i)
+        duration = draw.randint(5, 99) / 7
+        ops.append(
+            PlanOp(name=f"op{i}", duration_us=duration, inputs=tuple(sorted(inputs)), outputs=(i,))
+        )
+    for i in range(2 * count):
+        uses = tuple(u for u, op in enumerate(ops) if i in op.inputs)
+        size = draw.randint(50, 999)
+        tensors.append(PlanTensor(name=f"t{i}", bytes=size, producer=i, uses=uses, to_end=not uses))
+    return Problem(
+        name="there and back",
+        ops=tuple(ops),
+        tensors=tuple(tensors),
+        fixed_bytes=0,
+        capacity_bytes=1 << 40,
+        swap_out_bytes_per_s=3e7,
+        swap_in_bytes_per_s=4e7,
     )
 
 

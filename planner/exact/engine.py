@@ -24,7 +24,7 @@ from planner.exact.local_search import (
     Watch,
     improve_locally,
     new_solver,
-    solved,
+    run_solver,
 )
 from planner.exact.part import PartModel
 from planner.exact.passes import parted
@@ -226,7 +226,7 @@ def solve_whole(
     )
     model.add_bound(lower_bound_us)
     model.add_latest()
-    status = solved(solver, model.cp)
+    status = run_solver(solver, model.cp)
     if status not in SOLVED:
         return None
     return model.plan_of(solver), status == cp_model.OPTIMAL, model.bound_us(solver)

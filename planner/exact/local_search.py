@@ -56,8 +56,8 @@ def new_solver(*, seed: int, time_limit_s: float) -> cp_model.CpSolver:
     return solver
 
 
-def solved(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
-    """Solve; Ctrl-C ends it at once."""
+def run_solver(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+    """Solve a model, count the work, and return the status; Ctrl-C ends it at once."""
     status = interruptibly(lambda: solver.solve(model), stop=solver.stop_search)
     clock.spend(clock.SOLVER_S * solver.response_proto.deterministic_time)
     return status
@@ -172,7 +172,7 @@ class _LocalSearch:
             part = self._part(deadline)
             if part is None:
                 return
-            status = solved(part.solver, part.model.cp)
+            status = run_solver(part.solver, part.model.cp)
             self.rounds += 1
             if self._take(part, status) and not self.excess:
                 watch.on_plan(actions_of(self.problem, self.plan))

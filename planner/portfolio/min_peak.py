@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.random import default_rng
+from numpy.random import default_rng  # NumPy loads it late: an interrupt meanwhile is lost
 
 from planner import clock
 from planner.bound.instants import min_peak_bound

@@ -17,7 +17,7 @@ from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
-from numpy.random import default_rng
+from numpy.random import default_rng  # NumPy loads it late: an interrupt meanwhile is lost
 
 from planner import clock
 from planner.plan.candidate import Candidate

@@ -15,7 +15,7 @@ from planner.plan.problem import PlanOp, PlanTensor, Problem
 from planner.search.evaluate import Evaluator
 from planner.search.program.cutting_loop import round_solution
 from planner.simulate.simulate import simulate
-from tests.graphs import at_capacity, between, decisions_for, problems
+from tests.graphs import at_capacity, between, decisions_for, problems, there_and_back
 
 TOLERANCE = 1e-6
 """Of the base duration: how near the prices come to the best ones."""
@@ -194,21 +194,7 @@ def test_a_plan_is_found_where_few_of_many_bytes_are_too_many(held: int) -> None
 
 def test_no_interrupt_is_lost_in_the_solver():
     """Code that native code calls may lose the exception that a signal's handler raises there."""
-    layers, last = 8, 15
-    ops, tensors = [], []
-    for k in range(last + 1):
-        inputs = {k - 1, last - k - 1} if k >= layers else {k - 1}
-        ops.append(
-            PlanOp(
-                name=f"op{k}", duration_us=1.0, inputs=tuple(sorted(inputs - {-1})), outputs=(k,)
-            )
-        )
-        uses = tuple(sorted({k + 1, last - k - 1})) if k < layers - 1 else (k + 1,)
-        tensors.append(PlanTensor(name=f"t{k}", bytes=8, producer=k, uses=uses if k < last else ()))
-    problem = Problem(
-        name="chain", ops=tuple(ops), tensors=tuple(tensors), fixed_bytes=0, capacity_bytes=1 << 40
-    )
-    problem = between(problem, 0.3)
+    problem = between(there_and_back(8).without_swaps(), 0.3)
     raised: list[int] = []
 
     def interrupted(number: int, _frame: object) -> None:

@@ -237,14 +237,7 @@ def in_a_small_folder(folder: Path, size: str, command: list[str], **variables: 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
 def test_a_full_disk_is_said_and_nothing_is_left(scratch):
     command = [sys.executable, *PLANNER, "optimize", str(MLP), "--budget", "90%", "-q"]
-    command += [
-        "--no-verify",
-        "--time-limit",
-        "0.5",
-        "--no-calibrate",
-        "-o",
-        str(scratch / "m.onnx"),
-    ]
+    command += ["--no-verify", "--time-limit=0.5", "--no-calibrate", "-o", str(scratch / "m.onnx")]
     assert in_a_small_folder(scratch, "200k", command) == (
         f"planner: error: output {scratch}/m.report.html cannot be written: No space left on device; "
         "free some room or name another folder\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from planner.exact.engine import BOUND_CLASS, Exact, solve_exact
 from planner.exact.local_search import Watch
 from planner.plan.candidate import Candidate
 from planner.plan.decisions import Choice, Decisions, Gap
-from planner.plan.problem import ActionKind, PlanOp, PlanTensor, Problem
+from planner.plan.problem import ActionKind, Problem
 from planner.search.engine import run_engine
 from planner.search.engines.simple import Greedy
 from planner.search.evaluate import Evaluator
@@ -24,7 +23,7 @@ from planner.search.improve import Improver
 from planner.search.state import SearchSettings, new_state
 from planner.search.stop import after
 from planner.simulate.simulate import simulate
-from tests.graphs import at_capacity, decisions_for, problems
+from tests.graphs import at_capacity, decisions_for, problems, there_and_back
 from tests.pressing import ctrl_c_pressed
 
 ROUNDING = 1e-5
@@ -104,35 +103,6 @@ def test_without_recompute_every_operation_runs_once(data, problem):
     tight = at_capacity(only_swaps, incumbent.peak_bytes)
     runs = [a for a in exact(tight, incumbent).candidate.actions if a.kind is ActionKind.RUN]
     assert [a.target for a in runs] == list(range(len(problem.ops)))
-
-
-def there_and_back(count: int) -> Problem:
-    """A chain of `count` operations and its backward pass, of uneven sizes and times: too hard to
-    be solved to the end in a second."""
-    draw = random.Random(0)
-    last = 2 * count - 1
-    ops, tensors = [], []
-    for i in range(2 * count):
-        inputs = {i - 1} if i else set()
-        if i >= count:
-            inputs.add(last - i)
-        duration = draw.randint(5, 99) / 7
-        ops.append(
-            PlanOp(name=f"op{i}", duration_us=duration, inputs=tuple(sorted(inputs)), outputs=(i,))
-        )
-    for i in range(2 * count):
-        uses = tuple(u for u, op in enumerate(ops) if i in op.inputs)
-        size = draw.randint(50, 999)
-        tensors.append(PlanTensor(name=f"t{i}", bytes=size, producer=i, uses=uses, to_end=not uses))
-    return Problem(
-        name="there and back",
-        ops=tuple(ops),
-        tensors=tuple(tensors),
-        fixed_bytes=0,
-        capacity_bytes=1 << 40,
-        swap_out_bytes_per_s=3e7,
-        swap_in_bytes_per_s=4e7,
-    )
 
 
 @pytest.mark.parametrize("count", range(3, 9))

@@ -18,13 +18,6 @@ NET, TASK, BATCH = "resnet18", "images", 32
 """`reports/training.md` has 100 steps of this and three more; `test_run` has a GPT's."""
 
 STEPS = 8
-UNTIMED = (
-    "-c",
-    "import dataclasses; from planner.runtime.judge import verify; "
-    "verify.THOROUGH = dataclasses.replace(verify.THOROUGH, min_s=0.0); " + PLANNER[1],
-)
-"""planner, whose verification makes as many timed runs as ever, but no more to fill a time."""
-
 UNTOUCHED = ("checkpoint", "eval_model.onnx", "optimizer_model.onnx")
 Artifacts = Callable[[str], Path]
 
@@ -81,7 +74,7 @@ def test_order_and_bytes_are_confirmed_by_the_build(
 ) -> None:
     (plan,) = folder.glob("*.plan.json")
     line = ["verify", folder / "training_model.onnx", planned, "--plan", plan, "--json"]
-    result = json.loads(training_run(*UNTIMED, *line).stdout)
+    result = json.loads(training_run(*PLANNER, *line).stdout)
     assert result["passed"]
     assert result["ort_version"] == "1.19.2"
     assert all(check["equal"] for check in result["orders"])
